@@ -1,0 +1,3 @@
+"""systemctl for local language models."""
+
+__version__ = "0.1.0"
