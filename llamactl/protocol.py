@@ -1,0 +1,573 @@
+"""What do llamactl's processes say to each other? Every message of both sockets, defined once.
+
+Both sockets carry JSON objects, one a line, each with a `type`. On `report.sock` children tell their state and the supervisor acknowledges and gives
+orders; on `control.sock` the command line and the front ask and the supervisor answers by `id`, with notices in between. A line that is too
+long, is no JSON or is no message of its direction ends that connection with an `error` message: JunkError says why.
+The version rises with any change that an older peer would misread; peers of other versions are refused in the greeting.
+Times named `_s` with a moment (`last_used_s`) are seconds of CLOCK_MONOTONIC, which all processes of a machine share.
+"""
+
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+VERSION = 1
+MAX_MESSAGE_BYTES = 1 << 20
+
+
+class State(StrEnum):
+    """Of a model, in the words of llama-server's router where it has them (it says `loaded` for `ready`)."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    READY = "ready"
+    SLEEPING = "sleeping"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+class MemoryStatus(StrEnum):
+    """Of what is known about a model's memory."""
+
+    UNMEASURED = "unmeasured"
+    MEASURING = "measuring"
+    MEASURED = "measured"
+    FAILED = "failed"
+
+
+class RowKind(StrEnum):
+    DEVICE = "device"
+    HOST = "host"
+    BUFFER_TYPE = "buffer_type"
+
+
+class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """A part of messages."""
+
+
+class Row(_Value, frozen=True, kw_only=True):
+    """Bytes on one device, on the host, or in one other buffer type. `total` and `free` are known for devices only."""
+
+    kind: RowKind
+    name: str
+    description: str = ""
+    model: int = 0
+    context: int = 0
+    compute: int = 0
+    total: int | None = None
+    free: int | None = None
+
+    @property
+    def used(self) -> int:
+        return self.model + self.context + self.compute
+
+
+class Breakdown(_Value, frozen=True, kw_only=True):
+    """What a model takes at one context size, in bytes per row. llama.cpp's llama_get_memory_breakdown is the source."""
+
+    n_ctx: int
+    devices: tuple[Row, ...] = ()
+
+
+class ModelMemory(_Value, frozen=True, kw_only=True):
+    """All that is known of a model's memory; None where there is no figure."""
+
+    status: MemoryStatus = MemoryStatus.UNMEASURED
+    min: Breakdown | None = None
+    max: Breakdown | None = None
+    effective: Breakdown | None = None
+
+
+class Facts(_Value, frozen=True, kw_only=True):
+    """What a child read from the model file."""
+
+    architecture: str = ""
+    description: str = ""
+    n_ctx: int = 0
+    n_ctx_train: int = 0
+    n_embd: int = 0
+    n_vocab: int = 0
+    n_params: int = 0
+    size_bytes: int = 0
+    extra_bufts: bool = True
+    """False: this instance runs without llama.cpp's extra buffer types."""
+
+
+class Note(_Value, frozen=True, kw_only=True):
+    """What the supervisor alone knows of an instance. The instance keeps it and returns it with every report."""
+
+    last_used_s: float = 0.0
+    pinned: bool | None = None
+    keep_alive_s: float | None = None
+
+
+# --- report.sock: child -> supervisor -------------------------------------------------------------------------------------------
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """A message: its `type` is the tag of its class."""
+
+
+class ChildRole(StrEnum):
+    SERVE = "serve"
+    MEASURE = "measure"
+
+
+class ChildHello(_Message, frozen=True, kw_only=True, tag="hello"):
+    """First message of a child. Who it is follows from its cgroup; `generation` says which start of the unit it belongs to."""
+
+    version: int
+    role: ChildRole
+    model: str
+    generation: str
+    pid: int
+    llama_cpp: str = ""
+
+
+class ChildState(StrEnum):
+    LOADING = "loading"
+    READY = "ready"
+    SLEEPING = "sleeping"
+    STOPPING = "stopping"
+    MEASURED = "measured"
+    FAILED = "failed"
+
+
+class Report(_Message, frozen=True, kw_only=True, tag="report"):
+    """The whole state of a child, not a difference: the last one is repeated after each new connection.
+
+    Measure children fill `min` and `max`, instances `effective`. `progress` is 0 to 1 within `stage` (`starting`, `model`, `context`, `warmup`).
+    """
+
+    seq: int
+    state: ChildState
+    stage: str = ""
+    progress: float | None = None
+    min: Breakdown | None = None
+    max: Breakdown | None = None
+    effective: Breakdown | None = None
+    busy: int = 0
+    """Requests in flight or waiting at the instance."""
+    error: str = ""
+    facts: Facts | None = None
+    note: Note | None = None
+
+
+class AnswerResult(StrEnum):
+    OK = "ok"
+    BUSY = "busy"
+    UNSUPPORTED = "unsupported"
+
+
+class Answer(_Message, frozen=True, kw_only=True, tag="answer"):
+    """To one order. `busy`: requests are in flight, nothing was done."""
+
+    id: int
+    result: AnswerResult
+    message: str = ""
+
+
+ChildMessage = ChildHello | Report | Answer
+
+
+# --- report.sock: supervisor -> child -------------------------------------------------------------------------------------------
+
+
+class ChildWelcome(_Message, frozen=True, kw_only=True, tag="welcome"):
+    version: int
+
+
+class Ack(_Message, frozen=True, kw_only=True, tag="ack"):
+    """A report was taken. A child that means to exit waits for it: a connection whose peer is gone cannot be identified."""
+
+    seq: int
+
+
+class OrderKind(StrEnum):
+    STOP = "stop"
+    SLEEP = "sleep"
+    WAKE = "wake"
+    NOTE = "note"
+
+
+class Order(_Message, frozen=True, kw_only=True, tag="order"):
+    """`stop` with `if_idle`: only when no request is in flight; after `ok` the instance takes no new one, and exits 0."""
+
+    id: int
+    order: OrderKind
+    if_idle: bool = True
+    note: Note | None = None
+
+
+class JunkNotice(_Message, frozen=True, kw_only=True, tag="error"):
+    """Last message before the connection ends: what was wrong with what came."""
+
+    message: str
+
+
+OrderMessage = ChildWelcome | Ack | Order | JunkNotice
+
+
+# --- control.sock: client -> supervisor -----------------------------------------------------------------------------------------
+
+
+class ClientRole(StrEnum):
+    FRONT = "front"
+    CLI = "cli"
+
+
+class HeldLease(_Value, frozen=True, kw_only=True):
+    """A lease that a front holds from before the supervisor's restart."""
+
+    model: str
+    generation: str
+    busy: bool
+    last_used_s: float
+
+
+class ClientHello(_Message, frozen=True, kw_only=True, tag="hello"):
+    """First message of a client. A front that connects again announces every lease that it holds."""
+
+    version: int
+    role: ClientRole
+    leases: tuple[HeldLease, ...] = ()
+
+
+class LeaseRequest(_Message, frozen=True, kw_only=True, tag="lease"):
+    """May I send requests to this model? Answered by Progress (any number), then LeaseGrant or Failure.
+
+    `stale_generation`: the generation that turned out to be gone when the front connected to it.
+    """
+
+    id: int
+    model: str
+    autoload: bool = True
+    stale_generation: str = ""
+
+
+class CancelRequest(_Message, frozen=True, kw_only=True, tag="cancel"):
+    """The client of request `id` is gone: it leaves the queue. Not answered; the request itself fails with `cancelled`."""
+
+    id: int
+
+
+class LoadRequest(_Message, frozen=True, kw_only=True, tag="load"):
+    """Load by command. Goes on when the client leaves. Answered by Progress, then Done or Failure."""
+
+    id: int
+    model: str
+    wait: bool = True
+    """False: Done as soon as the load is queued."""
+
+
+class UnloadRequest(_Message, frozen=True, kw_only=True, tag="unload"):
+    """Drain and stop; with `now`, cut running requests. Done when the unit is gone (or with `wait` false, when it is under way)."""
+
+    id: int
+    model: str
+    now: bool = False
+    wait: bool = True
+
+
+class MeasureRequest(_Message, frozen=True, kw_only=True, tag="measure"):
+    """Measure (again). Answered by MeasureResult or Failure."""
+
+    id: int
+    model: str
+
+
+class ListRequest(_Message, frozen=True, kw_only=True, tag="list"):
+    """All models, or one by name or alias. Answered by ModelList or Failure."""
+
+    id: int
+    model: str = ""
+
+
+class StatusRequest(_Message, frozen=True, kw_only=True, tag="status"):
+    """The supervisor and its accounts. Answered by MachineStatus."""
+
+    id: int
+
+
+class ReloadRequest(_Message, frozen=True, kw_only=True, tag="reload"):
+    """Read the configuration again. Answered by ReloadResult or Failure."""
+
+    id: int
+
+
+class BusyNotice(_Message, frozen=True, kw_only=True, tag="busy"):
+    """The first request in flight on a lease that was idle."""
+
+    model: str
+    generation: str
+
+
+class IdleNotice(_Message, frozen=True, kw_only=True, tag="idle"):
+    """The last request in flight on a lease has ended."""
+
+    model: str
+    generation: str
+    last_used_s: float
+
+
+class RecallAnswer(_Message, frozen=True, kw_only=True, tag="recalled"):
+    """To a Recall. `returned` false: busy, the lease is kept (under `drain`: it comes back later, with a second answer)."""
+
+    model: str
+    generation: str
+    returned: bool
+    last_used_s: float = 0.0
+
+
+ClientMessage = (
+    ClientHello
+    | LeaseRequest
+    | CancelRequest
+    | LoadRequest
+    | UnloadRequest
+    | MeasureRequest
+    | ListRequest
+    | StatusRequest
+    | ReloadRequest
+    | BusyNotice
+    | IdleNotice
+    | RecallAnswer
+)
+
+
+# --- control.sock: supervisor -> client -----------------------------------------------------------------------------------------
+
+
+class Stage(StrEnum):
+    """Where a load is."""
+
+    QUEUED = "queued"
+    MEASURING = "measuring"
+    WAITING = "waiting"
+    STARTING = "starting"
+    LOADING = "loading"
+    READY = "ready"
+
+
+class LoadFailure(_Value, frozen=True, kw_only=True):
+    """How a model's last unit ended when it did not end well. `result` is systemd's word (`exit-code`, `signal`, `oom-kill`, `timeout`, `watchdog` ...)."""
+
+    result: str
+    exit_code: int
+    message: str
+    """The last lines that it logged, or what is known else."""
+
+
+class ModelStatus(_Value, frozen=True, kw_only=True):
+    """One model, as lists show it."""
+
+    name: str
+    state: State
+    aliases: tuple[str, ...] = ()
+    slug: str = ""
+    unit: str = ""
+    path: str = ""
+    invalid: str = ""
+    """Why the configuration of this model cannot be used; empty when it can."""
+    stage: Stage | None = None
+    progress: float | None = None
+    waiting_for: tuple[str, ...] = ()
+    pid: int = 0
+    generation: str = ""
+    busy: int = 0
+    """Leases in use, or requests at the instance, whichever is known to be larger."""
+    queued: int = 0
+    pinned: bool = False
+    unlisted: bool = False
+    last_used_s: float = 0.0
+    ready_since_s: float = 0.0
+    memory: ModelMemory = ModelMemory()
+    facts: Facts | None = None
+    failure: LoadFailure | None = None
+    parallel: int = 1
+
+
+class DeviceStatus(_Value, frozen=True, kw_only=True):
+    """The account of one device (or of `Host`), in bytes. `total` 0: not known yet."""
+
+    name: str
+    description: str
+    total: int
+    external: int
+    held: int
+    available: int
+    margin: int
+    holders: dict[str, int] = {}
+    """What each model is charged here."""
+
+
+class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):
+    """Answer to a greeting, with what a front must know of the settings."""
+
+    version: int
+    llamactl: str
+    pid: int
+    max_body_bytes: int
+    stop_timeout_s: float = 30.0
+
+
+class Progress(_Message, frozen=True, kw_only=True, tag="progress"):
+    """How far the load behind request `id` is."""
+
+    id: int
+    stage: Stage
+    fraction: float | None = None
+    waiting_for: tuple[str, ...] = ()
+
+
+class LeaseGrant(_Message, frozen=True, kw_only=True, tag="granted"):
+    """The front may send requests for `model` (the model's own name) to `socket`, until it gives the lease back. It counts as busy from now on."""
+
+    id: int
+    model: str
+    slug: str
+    generation: str
+    socket: str
+
+
+class Done(_Message, frozen=True, kw_only=True, tag="done"):
+    id: int
+    model: str = ""
+    seconds: float = 0.0
+
+
+class MeasureResult(_Message, frozen=True, kw_only=True, tag="measured"):
+    id: int
+    model: str
+    memory: ModelMemory
+
+
+class ModelList(_Message, frozen=True, kw_only=True, tag="models"):
+    id: int
+    now_s: float
+    models: tuple[ModelStatus, ...]
+
+
+class MachineStatus(_Message, frozen=True, kw_only=True, tag="machine"):
+    id: int
+    llamactl: str
+    pid: int
+    since_s: float
+    now_s: float
+    devices: tuple[DeviceStatus, ...]
+    loaded: int
+    max_loaded: int
+    queue: tuple[str, ...] = ()
+    """Models whose loads wait, in order."""
+    controllers: tuple[str, ...] = ()
+    """cgroup controllers that this systemd has; limits of others are not applied."""
+    problems: tuple[str, ...] = ()
+
+
+class ReloadResult(_Message, frozen=True, kw_only=True, tag="reloaded"):
+    id: int
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
+    """Request `id` has failed: a code of `llamactl.errors`, its message, and figures."""
+
+    id: int
+    code: str
+    message: str
+    hint: str = ""
+    model: str = ""
+    details: dict[str, Any] = {}
+
+
+class Recall(_Message, frozen=True, kw_only=True, tag="recall"):
+    """Give the lease back if it is idle. `drain`: keep new requests back and return it when the running ones have ended."""
+
+    model: str
+    generation: str
+    drain: bool = False
+
+
+class RecallCancelled(_Message, frozen=True, kw_only=True, tag="recall_cancelled"):
+    """The drain is off: requests may go on."""
+
+    model: str
+    generation: str
+
+
+class LeaseGone(_Message, frozen=True, kw_only=True, tag="lease_gone"):
+    """The instance behind the lease has ended."""
+
+    model: str
+    generation: str
+    reason: str = ""
+
+
+class ModelsChanged(_Message, frozen=True, kw_only=True, tag="models_changed"):
+    """The configuration was read again: names and aliases that a front remembers may be wrong now."""
+
+
+ServerMessage = (
+    Welcome
+    | Progress
+    | LeaseGrant
+    | Done
+    | MeasureResult
+    | ModelList
+    | MachineStatus
+    | ReloadResult
+    | Failure
+    | Recall
+    | RecallCancelled
+    | LeaseGone
+    | ModelsChanged
+    | JunkNotice
+)
+
+
+# --- the wire -------------------------------------------------------------------------------------------------------------------
+
+
+class JunkError(Exception):
+    """A line that is no message of its direction. The text says what is wrong and is safe to show."""
+
+
+_encoder = msgspec.json.Encoder()
+Message = TypeVar("Message")
+
+
+def encode_message(message: msgspec.Struct) -> bytes:
+    """One line, newline included."""
+    return _encoder.encode(message) + b"\n"
+
+
+class LineReader:
+    """Bytes in, messages of one direction out. Does no I/O: feed it what was received, in pieces of any size."""
+
+    def __init__(self, message_type: Any, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(message_type)
+        self._max_bytes = max_bytes
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Messages completed by `data`, in order. Raises JunkError; the reader is of no use after that."""
+        start = len(self._buffer)
+        self._buffer += data
+        messages: list[Any] = []
+        while (end := self._buffer.find(b"\n", start)) >= 0:
+            line = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
+            start = 0
+            if len(line) > self._max_bytes:
+                raise JunkError(f"message of {len(line)} bytes, at most {self._max_bytes} are taken")
+            try:
+                messages.append(self._decoder.decode(line))
+            except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+                raise JunkError(f"not a message: {error}") from None
+        if len(self._buffer) > self._max_bytes:
+            raise JunkError(f"message of more than {self._max_bytes} bytes")
+        return messages

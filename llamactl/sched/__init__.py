@@ -1,0 +1,1 @@
+"""Which models may run, and which must go? Pure decisions: events in, effects out, the time as an argument."""

@@ -1,0 +1,372 @@
+"""What can happen to the scheduler, and what can it ask for? The two vocabularies of `Scheduler.handle(event, now) -> effects`.
+
+Events are facts that the supervisor has learnt, effects are wishes that it carries out; each failure of an effect comes back as an event.
+An effect is never a callback. `generation` names one start of a model's instance: facts about another generation than the
+present one are late news and change nothing. `holder` is one front's connection, `waiter` one request of one connection.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from llamactl.errors import ErrorCode
+from llamactl.protocol import Breakdown, ChildState, Facts, LoadFailure, Note, Stage
+from llamactl.settings import Config, ModelSettings
+
+Holder = int
+Waiter = tuple[int, int]
+"""Connection, id of the request there."""
+
+
+# --- events ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Configured:
+    """The configuration was read, for the first time or again."""
+
+    config: Config
+
+
+@dataclass(frozen=True)
+class InstanceFound:
+    """Coldplug: a unit of this model runs already. Comes after the first Configured, before RecoveryBegan."""
+
+    model: str
+    generation: str
+    settings: ModelSettings
+
+
+@dataclass(frozen=True)
+class RecoveryBegan:
+    """All units found were told. Until `deadline_s`, nothing is stopped before every instance found has reported."""
+
+    deadline_s: float
+    fronts_expected: int
+
+
+@dataclass(frozen=True)
+class FrontAnnounced:
+    """A front has said all the leases that it holds (each by LeaseAnnounced before)."""
+
+    holder: Holder
+
+
+@dataclass(frozen=True)
+class InstanceReported:
+    """A report of the instance; everything that it says holds from now on."""
+
+    model: str
+    generation: str
+    state: ChildState
+    stage: str = ""
+    progress: float | None = None
+    effective: Breakdown | None = None
+    busy: int = 0
+    error: str = ""
+    facts: Facts | None = None
+    note: Note | None = None
+
+
+@dataclass(frozen=True)
+class InstanceSilent:
+    """The report connection of the instance is down. It is no victim until it reports again."""
+
+    model: str
+    generation: str
+
+
+@dataclass(frozen=True)
+class InstanceEnded:
+    """The unit is gone and its name is free. `failure` None: it ended well."""
+
+    model: str
+    generation: str
+    failure: LoadFailure | None = None
+
+
+@dataclass(frozen=True)
+class StopAnswered:
+    """Answer to OrderStop. `stopping` False: the instance is busy (or did not answer in time) and stays."""
+
+    model: str
+    generation: str
+    stopping: bool
+
+
+@dataclass(frozen=True)
+class MeasureReported:
+    model: str
+    min: Breakdown
+    max: Breakdown
+    facts: Facts | None = None
+    cached: bool = False
+    """From the cache on disk: such figures never calibrate."""
+
+
+@dataclass(frozen=True)
+class MeasureEnded:
+    """The measure child's unit is gone. `error` is empty when it has reported."""
+
+    model: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class LeaseRequested:
+    waiter: Waiter
+    model: str
+    autoload: bool = True
+    stale_generation: str = ""
+
+
+@dataclass(frozen=True)
+class LoadRequested:
+    """By command or API: goes on without its waiter."""
+
+    waiter: Waiter
+    model: str
+
+
+@dataclass(frozen=True)
+class UnloadRequested:
+    waiter: Waiter
+    model: str
+    now: bool = False
+
+
+@dataclass(frozen=True)
+class MeasureRequested:
+    waiter: Waiter
+    model: str
+
+
+@dataclass(frozen=True)
+class WaiterGone:
+    """The client of one request has left, or its front has cancelled it."""
+
+    waiter: Waiter
+
+
+@dataclass(frozen=True)
+class LeaseAnnounced:
+    """A front holds this lease since before the supervisor started."""
+
+    holder: Holder
+    model: str
+    generation: str
+    busy: bool
+    last_used_s: float
+
+
+@dataclass(frozen=True)
+class LeaseBusy:
+    holder: Holder
+    model: str
+    generation: str
+
+
+@dataclass(frozen=True)
+class LeaseIdle:
+    holder: Holder
+    model: str
+    generation: str
+    last_used_s: float
+
+
+@dataclass(frozen=True)
+class RecallAnswered:
+    holder: Holder
+    model: str
+    generation: str
+    returned: bool
+    last_used_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ConnectionGone:
+    """A connection of `control.sock` has ended: its leases are returned, its waiters have left."""
+
+    holder: Holder
+
+
+@dataclass(frozen=True)
+class HostRead:
+    """Host memory as the kernel, or the slice's limit, gives it, in bytes."""
+
+    total: int
+    available: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """The time that `Scheduler.next_deadline` named has come."""
+
+
+Event = (
+    Configured
+    | InstanceFound
+    | RecoveryBegan
+    | FrontAnnounced
+    | InstanceReported
+    | InstanceSilent
+    | InstanceEnded
+    | StopAnswered
+    | MeasureReported
+    | MeasureEnded
+    | LeaseRequested
+    | LoadRequested
+    | UnloadRequested
+    | MeasureRequested
+    | WaiterGone
+    | LeaseAnnounced
+    | LeaseBusy
+    | LeaseIdle
+    | RecallAnswered
+    | ConnectionGone
+    | HostRead
+    | Tick
+)
+
+
+# --- effects --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StartInstance:
+    """Start the model's unit. `extra_bufts` False: without llama.cpp's extra buffer types, because a warm-up died of them."""
+
+    settings: ModelSettings
+    generation: str
+    margins_bytes: dict[str, int] = field(default_factory=dict)
+    """What fitting must leave free per device: the margin, and what others have been promised. Key "" is for all devices not named."""
+    extra_bufts: bool = True
+
+
+@dataclass(frozen=True)
+class OrderStop:
+    """Ask the instance to stop if it is idle. Answered by StopAnswered, at the latest after 5 s."""
+
+    model: str
+    generation: str
+
+
+@dataclass(frozen=True)
+class StopUnit:
+    """Stop the unit, whatever it does. Answered by InstanceEnded."""
+
+    model: str
+    generation: str
+
+
+@dataclass(frozen=True)
+class StartMeasure:
+    settings: ModelSettings
+    margins_bytes: dict[str, int] = field(default_factory=dict)
+    extra_bufts: bool = True
+
+
+@dataclass(frozen=True)
+class StopMeasure:
+    """The figures are not wanted any more. Answered by MeasureEnded."""
+
+    model: str
+
+
+@dataclass(frozen=True)
+class RecallLease:
+    holder: Holder
+    model: str
+    generation: str
+    drain: bool = False
+
+
+@dataclass(frozen=True)
+class CancelRecall:
+    holder: Holder
+    model: str
+    generation: str
+
+
+@dataclass(frozen=True)
+class RevokeLease:
+    """Tell the holder that the instance behind its lease is gone."""
+
+    holder: Holder
+    model: str
+    generation: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class GrantLease:
+    """`waiter` holds a lease from now on (its connection is the holder), and it counts as busy."""
+
+    waiter: Waiter
+    model: str
+    generation: str
+
+
+@dataclass(frozen=True)
+class Complete:
+    """The load, unload or measurement that `waiter` asked for is done."""
+
+    waiter: Waiter
+    model: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """What `waiter` asked for has failed."""
+
+    waiter: Waiter
+    code: ErrorCode
+    message: str
+    hint: str = ""
+    model: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TellProgress:
+    waiter: Waiter
+    stage: Stage
+    fraction: float | None = None
+    waiting_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SendNote:
+    """What the instance shall keep for us."""
+
+    model: str
+    generation: str
+    note: Note
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line for the journal: `event` is a noun with a participle ("victim chosen"), facts are fields, bytes are integers."""
+
+    event: str
+    model: str = ""
+    level: str = "info"
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+Effect = (
+    StartInstance
+    | OrderStop
+    | StopUnit
+    | StartMeasure
+    | StopMeasure
+    | RecallLease
+    | CancelRecall
+    | RevokeLease
+    | GrantLease
+    | Complete
+    | Refuse
+    | TellProgress
+    | SendNote
+    | Record
+)

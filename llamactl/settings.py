@@ -1,0 +1,153 @@
+"""What can be set, in which unit, and what does it default to?
+
+Two frozen values, one for the machine and one for a model: what `config` makes of TOML files and everything else reads. Sizes are
+integers in bytes, times are seconds; the texts that people write ("8 GiB", "5min") end in `config`. The settings of a model travel to its
+instance as JSON in its unit's environment, so that a restarted supervisor finds in systemd with what each instance was started.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+GIB = 1 << 30
+
+
+class Switch(StrEnum):
+    """llama.cpp's three-valued options."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One model. The defaults are those of a `[models.NAME]` table that sets only `path`."""
+
+    name: str
+    path: str
+    """Absolute path of the GGUF file (of the first shard), symlinks resolved."""
+    files: tuple[str, ...] = ()
+    """All files of the model: every shard, `path` first; resolved."""
+    mmproj: str = ""
+    """Companion: a multimodal projector, or empty."""
+    draft: str = ""
+    """Companion: a draft model, or empty."""
+    aliases: tuple[str, ...] = ()
+    ctx: int = 0
+    """Context size in tokens over all sequences; 0: what fits, at most what the model was trained for."""
+    parallel: int = 4
+    """Sequences that are decoded together."""
+    n_gpu_layers: int = -1
+    """Layers on devices; -1: as many as fit."""
+    devices: tuple[str, ...] = ()
+    """Names of llama.cpp's devices to use (CUDA0, RPC0 ...); none: all of them. ("none",) uses the CPU alone."""
+    tensor_split: tuple[float, ...] = ()
+    threads: int = 0
+    """Threads for decoding; 0: one for each CPU that the instance may use."""
+    batch: int = 2048
+    ubatch: int = 512
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    flash_attn: Switch = Switch.AUTO
+    mmap: bool = True
+    repack: bool = True
+    """Whether llama.cpp may use its extra buffer types (AMX, repacked weights)."""
+    fit: bool = True
+    """Whether context and layers that are not set are fitted to the free memory."""
+    fit_ctx: int = 4096
+    """The smallest context per sequence that fitting may pick."""
+    chat_template: str = ""
+    """A Jinja template that replaces the file's own."""
+    pooling: str = ""
+    """Pooling of embeddings (none, mean, cls, last, rank); empty: as the file says."""
+    pin: bool = False
+    priority: int = 0
+    idle_timeout_s: float = 0.0
+    """Unload after so long without a request; 0: never."""
+    load_on_start: bool = False
+    unlisted: bool = False
+    env: dict[str, str] = {}
+    extra: dict[str, str | int | float | bool | list[str]] = {}
+    """Unit properties in systemd's names, as in a unit file: {"MemoryMax": "8G"}."""
+    source: str = ""
+    """The configuration file, for messages."""
+
+
+class GlobalSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `llamactl.toml` sets for the machine."""
+
+    margin_bytes: int = GIB
+    """Kept free on every device."""
+    margins_bytes: dict[str, int] = {}
+    """Kept free on single devices, by name; replaces `margin_bytes` there."""
+    host_margin_bytes: int | None = None
+    """Kept free of host memory; None: host memory is not a limit."""
+    host_budget_bytes: int | None = None
+    """What all instances together may hold of host memory; None: no such limit."""
+    max_loaded: int = 0
+    """Instances at one time; 0: any number."""
+    strict: bool = False
+    """Refuse a model that would not fit even alone, instead of trying."""
+    max_wait_s: float = 60.0
+    """How long a request waits behind busy models before one of them is drained; 0: for ever."""
+    load_stall_s: float = 120.0
+    """A load without progress for so long has failed."""
+    measure_timeout_s: float = 300.0
+    stop_timeout_s: float = 30.0
+    idle_timeout_s: float = 0.0
+    """For models that set none."""
+    max_body_bytes: int = 64 << 20
+    """Largest request body that the front takes."""
+    max_queue: int = 256
+    """Requests that may wait for one model."""
+    log_level: str = "info"
+
+
+class InvalidModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of the configuration that cannot be used, and why."""
+
+    name: str
+    reason: str
+    source: str = ""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One finding of a configuration check: which file, which key or line, why, and what to do."""
+
+    file: str
+    where: str
+    """`line 3`, `models.qwen.ctx`, or empty."""
+    message: str
+    hint: str = ""
+    model: str = ""
+    fatal: bool = True
+    """False: worth saying, the model still works."""
+
+    def __str__(self) -> str:
+        where = f"{self.file}: {self.where}" if self.where else self.file
+        return f"{where}: {self.message}" + (f"; {self.hint}" if self.hint else "")
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """One read of the whole configuration: what works, and all that does not."""
+
+    settings: GlobalSettings = GlobalSettings()
+    models: dict[str, ModelSettings] = {}
+    invalid: dict[str, InvalidModel] = {}
+    problems: tuple[Problem, ...] = ()
+
+    def resolve(self, name: str) -> str | None:
+        """The model's own name for a name or an alias; None where there is no such model. Invalid models are found by name."""
+        if name in self.models or name in self.invalid:
+            return name
+        return next((model.name for model in self.models.values() if name in model.aliases), None)
+
+
+def encode_spec(settings: ModelSettings) -> str:
+    """The JSON of a model's settings, as it stands in LLAMACTL_SPEC in its unit's environment."""
+    return msgspec.json.encode(settings, order="deterministic").decode()
+
+
+def decode_spec(text: str | bytes) -> ModelSettings:
+    """The settings that `encode_spec` wrote. Raises msgspec.DecodeError or msgspec.ValidationError."""
+    return msgspec.json.decode(text, type=ModelSettings)
