@@ -1,0 +1,1 @@
+"""Tests: `unit` runs anywhere, `system` inside a sandbox with a real systemd."""

@@ -1,0 +1,136 @@
+"""How does a pytest outside run tests under a systemd that is PID 1? By one pytest inside, whose reports it repeats.
+
+The receiver boots a sandbox when the first system test is due, starts pytest inside with every selected system test,
+and gives each report out as its own as it arrives: progress, failures and their captured journal look as if the test had run here.
+Reports travel through an inherited pipe, since a sandbox shares neither /tmp nor the environment with its caller.
+A pytest inside that ends early fails the tests that it owed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+SANDBOX = str(CHECKOUT / "scripts" / "sandbox")
+
+
+def is_sandbox() -> bool:
+    """Whether this process runs in one of scripts/sandbox's: PID 1 carries its mark. Not ours to read means no."""
+    try:
+        return b"container=llamactl-sandbox" in Path("/proc/1/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+class Sender:
+    """Inside: writes each report as one JSON line."""
+
+    def __init__(self, config: pytest.Config, fd: int) -> None:
+        self._config = config
+        os.set_inheritable(fd, False)  # a service that a test leaves behind must not keep the pipe open
+        self._pipe = os.fdopen(fd, "w")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._pipe.write(json.dumps(data) + "\n")
+        self._pipe.flush()
+
+
+class Receiver:
+    """Outside: runs the system tests of a session in a sandbox of the session's own."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._name = f"test-{os.getpid()}"
+        self._nodes: list[str] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: IO[bytes] | None = None
+        self._reports: Iterator[pytest.TestReport] = iter(())
+        self._arrived: dict[str, list[pytest.TestReport]] = defaultdict(list)
+        self._obstacle = ""
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._nodes = [item.nodeid for item in session.items if item.get_closest_marker("system")]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        if not item.get_closest_marker("system"):
+            return None
+        if self._process is None and not self._obstacle:
+            self._start()
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in self._acquire_reports(item):
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def pytest_sessionfinish(self) -> None:
+        if self._process is not None:
+            subprocess.run([SANDBOX, "stop", "--name", self._name], stdout=subprocess.DEVNULL, check=True)
+            self._process.wait(timeout=60)
+
+    def _start(self) -> None:
+        boot = subprocess.run([SANDBOX, "start", "--name", self._name], capture_output=True, text=True)
+        if boot.returncode != 0:
+            self._obstacle = f"no sandbox: {boot.stderr.strip()}"
+            return
+        read_fd, write_fd = os.pipe()
+        self._output = tempfile.TemporaryFile()
+        inner = [
+            sys.executable,
+            "-m",
+            "pytest",
+            f"--report-fd={write_fd}",
+            f"--rootdir={CHECKOUT}",
+            "-p",
+            "no:cacheprovider",
+        ]
+        self._process = subprocess.Popen(
+            [SANDBOX, "run", "--name", self._name, "--", "env", f"--chdir={CHECKOUT}", *inner, *self._nodes],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            pass_fds=[write_fd],
+        )
+        os.close(write_fd)
+        self._reports = self._read_reports(read_fd)
+
+    def _read_reports(self, fd: int) -> Iterator[pytest.TestReport]:
+        with os.fdopen(fd) as pipe:
+            for line in pipe:
+                data: dict[str, Any] = json.loads(line)
+                yield self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
+
+    def _acquire_reports(self, item: pytest.Item) -> list[pytest.TestReport]:
+        """All reports of one test; a failed one of our own when the pytest inside has not got that far."""
+        while not any(report.when == "teardown" for report in self._arrived[item.nodeid]):
+            report = next(self._reports, None)
+            if report is None:
+                return [*self._arrived.pop(item.nodeid), self._make_failure(item)]
+            self._arrived[report.nodeid].append(report)
+        return self._arrived.pop(item.nodeid)
+
+    def _make_failure(self, item: pytest.Item) -> pytest.TestReport:
+        if not self._obstacle and self._process is not None and self._output is not None:
+            status = self._process.wait()
+            self._output.seek(0)
+            said = self._output.read().decode(errors="replace")[-4000:]
+            self._obstacle = (
+                f"the pytest inside the sandbox ended with status {status} before this test; it said:\n{said}"
+            )
+        return pytest.TestReport(
+            nodeid=item.nodeid,
+            location=item.location,
+            keywords={},
+            outcome="failed",
+            longrepr=self._obstacle,
+            when="setup",
+        )
