@@ -1,0 +1,212 @@
+"""`llamactl install`: how do the units and the default configuration get from the package to where systemd looks?
+
+Units, sysusers.d and tmpfiles.d go below /usr/local/lib, systemd's place for software that no package manager owns:
+/etc stays the administrator's, whose `systemctl edit` then survives each new install. Only the configuration goes to
+/etc, and only where there is none. A manifest with checksums remembers what was written, so that `uninstall` removes
+exactly that, and keeps a configuration that was edited.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from llamactl.share import find_share_dir, python_paths
+
+MANIFEST = "lib/llamactl/manifest"
+UNITS = (
+    "llamactl.service",
+    "llamactl-front.service",
+    "llamactl-front.socket",
+    "llamactl-front-tcp.socket",
+    "llamactl-models.slice",
+    "llamactl.slice",
+)
+
+
+class InstallError(Exception):
+    """Ends the command with its message."""
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """One file to write, or (with `link`) one symbolic link to make."""
+
+    path: Path
+    text: str = ""
+    link: Path | None = None
+    keep: bool = False
+    """Whether a file that is there already stays as it is: the administrator's."""
+
+    @property
+    def checksum(self) -> str:
+        return compute_checksum(str(self.link).encode() if self.link else self.text.encode())
+
+
+def compute_checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def quote_unit_value(value: str) -> str:
+    """One word of a setting in a unit file: systemd's specifiers escaped, quoted where it holds anything special."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return escaped if re.fullmatch(r"[\w./+=@-]+", escaped, re.ASCII) else f'"{escaped}"'
+
+
+def render_unit(template: str, python: Path, bind: Iterable[Path]) -> str:
+    """Fill in what only the installation knows: the interpreter, and what of it hidden homes have to show."""
+    program = quote_unit_value(str(python).replace("$", "$$"))  # ExecStart= alone expands variables
+    binds = " ".join(quote_unit_value(str(path)) for path in bind)
+    setting = f"BindReadOnlyPaths={binds}" if binds else "# (none: Python lies in no home)"
+    return template.replace("@PYTHON@", program).replace("@BIND_PYTHON@", setting)
+
+
+def plan_install(prefix: Path, python: Path, bind: list[Path]) -> list[PlannedFile]:
+    """What an installation consists of, with final paths (without `--root`)."""
+    units, etc = find_share_dir("units"), find_share_dir("etc")
+    library = prefix / "lib"
+    planned = []
+    for kind, target in (("system", "systemd/system"), ("sysusers.d", "sysusers.d"), ("tmpfiles.d", "tmpfiles.d")):
+        for source in sorted((units / kind).iterdir()):
+            planned.append(PlannedFile(library / target / source.name, render_unit(source.read_text(), python, bind)))
+    for source in sorted(path for path in etc.rglob("*") if path.is_file()):
+        path = Path("/etc/llamactl") / source.relative_to(etc)
+        planned.append(PlannedFile(path, source.read_text(), keep=True))
+    command = python.parent / "llamactl"
+    if command.parent not in (Path("/usr/bin"), prefix / "bin"):
+        planned.append(PlannedFile(prefix / "bin" / "llamactl", link=command))
+    return planned
+
+
+def place(root: Path, path: Path) -> Path:
+    return root / path.relative_to("/")
+
+
+def write_file(root: Path, planned: PlannedFile) -> str:
+    """Write one file and say so. The directories above are made; modes do not depend on the umask."""
+    target = place(root, planned.path)
+    if planned.keep and os.path.lexists(target):
+        return f"kept      {planned.path}"
+    for directory in reversed([parent for parent in target.parents if not parent.exists()]):
+        directory.mkdir(mode=0o755)
+        directory.chmod(0o755)
+    if planned.link:
+        if os.path.lexists(target) and not target.is_symlink():
+            return f"left      {planned.path}: a file of someone else; llamactl is {planned.link}"
+        target.unlink(missing_ok=True)
+        target.symlink_to(planned.link)
+        return f"linked    {planned.path} to {planned.link}"
+    same = target.is_file() and target.read_text() == planned.text
+    if not same:
+        target.unlink(missing_ok=True)
+        target.write_text(planned.text)
+    target.chmod(0o644)
+    return f"{'unchanged' if same else 'wrote    '} {planned.path}"
+
+
+def is_live(root: Path) -> bool:
+    """Whether we install into the running system, and systemd is its PID 1."""
+    return root == Path("/") and Path("/run/systemd/system").is_dir()
+
+
+def run_tool(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = done.stderr.strip() or f"exit status {done.returncode}"
+        raise InstallError(f"cannot run '{' '.join(command)}': {reason}")
+    return f"ran       {' '.join(command)}"
+
+
+def install(root: Path = Path("/"), prefix: Path = Path("/usr/local"), python: Path | None = None) -> list[str]:
+    """Install below `root`; one line for each thing done. Raises InstallError, OSError.
+
+    With another root than / only files are written: groups, directories and daemon-reload are the target's own matter.
+    """
+    planned = plan_install(prefix, python or Path(sys.executable), python_paths())
+    lines = [write_file(root, file) for file in planned]
+    ours = [file for file, line in zip(planned, lines, strict=True) if not line.startswith(("kept", "left"))]
+    entries = {str(file.path): file.checksum for file in ours}
+    manifest = prefix / MANIFEST
+    # What an earlier install wrote and this one kept (a configuration) is still ours to remove while it is unedited.
+    entries = {**read_manifest(place(root, manifest)), **entries}
+    text = "".join(f"{checksum}  {path}\n" for path, checksum in sorted(entries.items()))
+    lines.append(write_file(root, PlannedFile(manifest, text)))
+    if root == Path("/"):
+        for tool, kind in (("systemd-sysusers", "sysusers.d"), ("systemd-tmpfiles --create", "tmpfiles.d")):
+            lines.append(run_tool(*tool.split(), str(prefix / "lib" / kind / "llamactl.conf")))
+    if is_live(root):
+        lines.append(run_tool("systemctl", "daemon-reload"))
+    return lines
+
+
+def read_manifest(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        return {}
+    return {name: checksum for checksum, _, name in (line.partition("  ") for line in path.read_text().splitlines())}
+
+
+def uninstall(root: Path = Path("/"), prefix: Path = Path("/usr/local")) -> list[str]:
+    """Stop everything and remove what `install` wrote, except configuration that was edited. Raises InstallError."""
+    manifest = place(root, prefix / MANIFEST)
+    entries = read_manifest(manifest)
+    if not entries:
+        raise InstallError(f"cannot uninstall: there is no {prefix / MANIFEST}; nothing was installed with this prefix")
+    lines = []
+    if is_live(root):
+        lines.append(run_tool("systemctl", "disable", "--quiet", "llamactl.service"))
+        lines.append(run_tool("systemctl", "stop", *UNITS))
+    directories = set()
+    for name, checksum in entries.items():
+        target = place(root, Path(name))
+        if not os.path.lexists(target):
+            continue
+        content = os.readlink(target).encode() if target.is_symlink() else target.read_bytes()
+        if compute_checksum(content) != checksum and name.startswith("/etc/"):
+            lines.append(f"kept      {name}: edited since it was installed")
+            continue
+        target.unlink()
+        directories.add(target.parent)
+        lines.append(f"removed   {name}")
+    manifest.unlink()
+    directories.add(manifest.parent)
+    for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
+        if "llamactl" in str(directory.relative_to(root)) and not any(directory.iterdir()):
+            directory.rmdir()
+    if is_live(root):
+        lines.append(run_tool("systemctl", "daemon-reload"))
+    return lines
+
+
+def run_install(args: argparse.Namespace) -> int:
+    """The commands `install` and `uninstall`: print each line, return the exit status."""
+    verb = "uninstall" if args.remove else "install"
+    if args.root == Path("/") and os.geteuid() != 0:
+        print(f"cannot {verb}: needs root; try: sudo {shutil.which('llamactl') or 'llamactl'} {verb}", file=sys.stderr)
+        return 1
+    try:
+        lines = uninstall(args.root, args.prefix) if args.remove else install(args.root, args.prefix)
+    except (InstallError, OSError) as error:
+        print(error if isinstance(error, InstallError) else f"cannot {verb}: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(lines))
+    if not args.remove:
+        print("start it with: systemctl start llamactl      at every boot: systemctl enable llamactl")
+    return 0
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the two commands; each sets `run`, a function of the parsed arguments that returns the exit status."""
+    for verb, text in (
+        ("install", "write units, groups and a default configuration to where systemd looks"),
+        ("uninstall", "stop everything and remove what install wrote"),
+    ):
+        parser = subparsers.add_parser(verb, help=text, description=text)
+        parser.add_argument("--root", type=Path, default=Path("/"), help="write below this directory, run nothing")
+        parser.add_argument("--prefix", type=Path, default=Path("/usr/local"), help="default: %(default)s")
+        parser.set_defaults(run=run_install, remove=verb == "uninstall")
