@@ -1,7 +1,7 @@
 """Where does each test run? Unit tests here; everything below `system/` as root under a real systemd.
 
-Outside of a sandbox, the system tests of a run are handed to one pytest inside a sandbox (tests/relay.py). Inside of one they
-are ordinary tests, so `scripts/sandbox enter` and a plain `pytest tests/system -k ...` is the way to work on one.
+Outside of a sandbox, the system tests of a run are handed to one pytest inside a sandbox (tests/relay.py). Inside of
+one they are ordinary tests, so `scripts/sandbox enter` and `pytest tests/system -k ...` is the way to work on one.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """How does a pytest outside run tests under a systemd that is PID 1? By one pytest inside, whose reports it repeats.
 
 The receiver boots a sandbox when the first system test is due, starts pytest inside with every selected system test,
-and gives each report out as its own as it arrives: progress, failures and their captured journal look as if the test had run here.
+and gives each report out as its own as it arrives: progress and failures look as if the test had run here.
 Reports travel through an inherited pipe, since a sandbox shares neither /tmp nor the environment with its caller.
 A pytest inside that ends early fails the tests that it owed.
 """
@@ -83,7 +83,7 @@ class Receiver:
             self._obstacle = f"no sandbox: {boot.stderr.strip()}"
             return
         read_fd, write_fd = os.pipe()
-        self._output = tempfile.TemporaryFile()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the session)
         inner = [
             sys.executable,
             "-m",
