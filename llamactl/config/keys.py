@@ -1,0 +1,408 @@
+"""Which keys does a configuration file have, what may each hold, and which setting does it become?
+
+One table drives the parser, the messages and docs/configuration.md. A key's kind turns a TOML value into the setting
+or raises ValueError with the end of a sentence ("must be ..."). Field and key differ where the file speaks in
+friendly units (`margin` becomes `margin_bytes`). TOML's booleans are integers to Python: every kind that takes
+numbers must refuse them itself.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llamactl.config.units import format_duration, format_size, parse_duration, parse_size
+from llamactl.errors import LlamactlError
+from llamactl.names import check_model_name
+from llamactl.settings import GlobalSettings, ModelSettings, Switch
+
+ALL_LAYERS = 65536
+"""What `n_gpu_layers = "all"` becomes: more than any model has, so that llama.cpp takes all and fitting sees a number
+that was set.
+"""
+
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+POOLINGS = ("none", "mean", "cls", "last", "rank")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+MAX_TEXT = 1 << 16
+MAX_INT = (1 << 31) - 1
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PROPERTY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a key may hold: words for the documentation, the parser, and how a default is shown."""
+
+    words: str
+    parse: Callable[[object], Any]
+    format: Callable[[Any], str] = lambda value: f"`{value!r}`"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a table: its name in TOML, the field that it sets, and one sentence of help."""
+
+    name: str
+    field: str
+    kind: Kind
+    help: str
+    default: str | None = None
+    """Shown instead of the field's default."""
+
+
+def show_value(value: object) -> str:
+    """A TOML value as messages quote it: on one line, never long, and safe (`repr` of an integer of 5000 digits
+    raises).
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and abs(value) >= 1 << 64:
+        return "an integer of more than 64 bits"
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        return repr(value) if len(value) <= 60 else repr(value[:57] + "...")
+    return str(value)
+
+
+def _show_plain(value: object) -> str:
+    return f"`{str(value).lower()}`" if value not in ("", (), {}, None) else ""
+
+
+def _show_text(value: object) -> str:
+    return f'`"{value}"`' if value else ""
+
+
+# --- kinds ------------------------------------------------------------------------------------------------------------
+
+
+def _parse_boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false, without quotes")
+    return value
+
+
+def _check_text(value: object, what: str = "a text") -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be {what}")
+    if len(value) > MAX_TEXT:
+        raise ValueError(f"must have at most {MAX_TEXT} characters, has {len(value)}")
+    if "\0" in value:
+        raise ValueError("must not contain NUL")
+    return value
+
+
+def _parse_path(value: object) -> str:
+    path = _check_text(value, "an absolute path")
+    if path.startswith("~"):
+        raise ValueError("must be an absolute path; `~` is not expanded, since it would be the supervisor's own home")
+    if not path.startswith("/"):
+        raise ValueError("must be an absolute path")
+    return path
+
+
+def _parse_optional_path(value: object) -> str:
+    return "" if value == "" else _parse_path(value)
+
+
+def _parse_texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError('must be a list of texts, as in ["a", "b"]')
+    return tuple(dict.fromkeys(_check_text(item) for item in value))
+
+
+def _parse_aliases(value: object) -> tuple[str, ...]:
+    aliases = _parse_texts([value] if isinstance(value, str) else value)
+    for alias in aliases:
+        try:
+            check_model_name(alias)
+        except LlamactlError as error:
+            raise ValueError(error.message.removeprefix("cannot use model name ")) from None
+    return aliases
+
+
+def _parse_devices(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    devices = _parse_texts(value)
+    if not all(devices):
+        raise ValueError("must not contain an empty name")
+    if "none" in devices and len(devices) > 1:
+        raise ValueError("'none' (the CPU alone) cannot be combined with other devices")
+    return devices
+
+
+def _parse_split(value: object) -> tuple[float, ...]:
+    message = "must be a list of shares, one for each device, as in [3, 1]"
+    if not isinstance(value, list) or not value or len(value) > 128:
+        raise ValueError(message)
+    shares = []
+    for share in value:
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1e12:
+            raise ValueError(message)
+        shares.append(float(share))
+    if sum(shares) <= 0:
+        raise ValueError("must have a share above 0")
+    return tuple(shares)
+
+
+def _parse_switch(value: object) -> Switch:
+    if isinstance(value, bool):
+        return Switch.ON if value else Switch.OFF
+    if isinstance(value, str) and value in tuple(Switch):
+        return Switch(value)
+    raise ValueError('must be "auto", "on" or "off"')
+
+
+def _parse_env(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError('must be a table of texts, as in { GGML_LOG_LEVEL = "2" }')
+    env = {}
+    for name, content in value.items():
+        if not _ENV_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of an environment variable")
+        if name.startswith("LLAMACTL_") or name in ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "WATCHDOG_USEC"):
+            raise ValueError(f"{name} is set by llamactl or systemd itself")
+        if isinstance(content, int) and not isinstance(content, bool) and abs(content) < 1 << 64:
+            content = str(content)
+        if not isinstance(content, str):
+            raise ValueError(f"{name} must be a text, not {show_value(content)}")
+        env[name] = _check_text(content)
+    return env
+
+
+def _parse_extra(value: object) -> dict[str, str | int | float | bool | list[str]]:
+    """Only the shape. What each property may hold is systemd's matter, and `systemd.transient` knows it."""
+    if not isinstance(value, dict):
+        raise ValueError('must be a table of unit properties, as in { MemoryMax = "8G" }')
+    for name, content in value.items():
+        if not _PROPERTY_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a unit property")
+        items = content if isinstance(content, list) else [content]
+        if not all(isinstance(item, str) for item in items) and (
+            isinstance(content, list)
+            or not isinstance(content, bool | int | float)
+            or (isinstance(content, float) and not math.isfinite(content))
+            or (isinstance(content, int) and not -(1 << 63) <= content < 1 << 64)
+        ):
+            raise ValueError(f"{name} must be a text, a number, true, false or a list of texts")
+        for item in items:
+            if isinstance(item, str):
+                _check_text(item)
+    return value
+
+
+def _parse_margins(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise ValueError('must be a table of sizes by device, as in { CUDA0 = "2 GiB" }')
+    margins = {}
+    for device, size in value.items():
+        try:
+            margins[device] = parse_size(size)
+        except ValueError as error:
+            raise ValueError(f"{device} {error}") from None
+    return margins
+
+
+def _make_integer(low: int, high: int = MAX_INT, words: dict[str, int] | None = None) -> Kind:
+    names = words or {}
+    spelled = "".join(f' or "{word}"' for word in names)
+    limits = f"an integer of {low} or more" if high == MAX_INT else f"an integer from {low} to {high}"
+
+    def parse(value: object) -> int:
+        if isinstance(value, str) and value in names:
+            return names[value]
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(f"must be {limits}{spelled}")
+        return value
+
+    def show(value: int) -> str:
+        word = next((word for word, number in names.items() if number == value), None)
+        return f'`"{word}"`' if word else f"`{value}`"
+
+    return Kind(limits.removeprefix("an ") + spelled, parse, show)
+
+
+def _make_choice(choices: tuple[str, ...], empty: bool = False) -> Kind:
+    listed = ", ".join(f'"{choice}"' for choice in choices)
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or (value not in choices and not (empty and value == "")):
+            raise ValueError(f"must be one of {listed}")
+        return value
+
+    return Kind(f"one of {listed}", parse, _show_text)
+
+
+def _make_duration(never: bool) -> Kind:
+    def parse(value: object) -> float:
+        seconds = parse_duration(value)
+        if never:
+            return 0.0 if math.isinf(seconds) else seconds
+        if math.isinf(seconds) or seconds == 0:
+            raise ValueError("must be a time above 0 that ends, as in '60s'")
+        return seconds
+
+    def show(seconds: float) -> str:
+        return f'`"{format_duration(seconds)}"`' if seconds else "`0`"
+
+    return Kind('time; `0` or `"infinity"`: no limit' if never else "time", parse, show)
+
+
+BOOLEAN = Kind("boolean", _parse_boolean, _show_plain)
+TEXT = Kind("text", _check_text, _show_text)
+PATH = Kind("absolute path", _parse_path, _show_text)
+OPTIONAL_PATH = Kind("absolute path", _parse_optional_path, _show_text)
+SIZE = Kind("size", parse_size, lambda size: f'`"{format_size(size)}"`' if size is not None else "")
+DURATION = _make_duration(never=False)
+DURATION_OR_NEVER = _make_duration(never=True)
+SWITCH = Kind('"auto", "on" or "off"', _parse_switch, _show_text)
+ALIASES = Kind("list of texts", _parse_aliases, _show_plain)
+DEVICES = Kind('list of texts, or "none"', _parse_devices, _show_plain)
+SPLIT = Kind("list of numbers", _parse_split, _show_plain)
+ENV = Kind("table of texts", _parse_env, _show_plain)
+EXTRA = Kind("table of properties", _parse_extra, _show_plain)
+MARGINS = Kind("table of sizes", _parse_margins, _show_plain)
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+GLOBAL_KEYS: tuple[Key, ...] = (
+    Key("margin", "margin_bytes", SIZE, "Kept free on every device."),
+    Key("margins", "margins_bytes", MARGINS, "Kept free on single devices, by name; replaces `margin` there."),
+    Key("host_margin", "host_margin_bytes", SIZE, "Kept free of host memory. Unset: host memory is not a limit."),
+    Key("host_budget", "host_budget_bytes", SIZE, "What all models together may hold of host memory. Unset: no limit."),
+    Key("max_loaded", "max_loaded", _make_integer(0), "Models loaded at one time; `0`: any number."),
+    Key("strict", "strict", BOOLEAN, "Refuse a model that would not fit even alone, instead of trying."),
+    Key(
+        "max_wait",
+        "max_wait_s",
+        DURATION_OR_NEVER,
+        "How long a request waits behind busy models before one of them is drained.",
+    ),
+    Key("load_stall", "load_stall_s", DURATION, "A load without any progress for so long has failed."),
+    Key("measure_timeout", "measure_timeout_s", DURATION, "A measurement that takes longer has failed."),
+    Key("stop_timeout", "stop_timeout_s", DURATION, "How long a model that stops may take before it is killed."),
+    Key(
+        "idle_timeout",
+        "idle_timeout_s",
+        DURATION_OR_NEVER,
+        "Unload models after so long without a request, unless they set their own.",
+    ),
+    Key("max_body", "max_body_bytes", SIZE, "Largest request body that is taken."),
+    Key("max_queue", "max_queue", _make_integer(1), "Requests that may wait for one model; more are refused."),
+    Key("log_level", "log_level", _make_choice(LOG_LEVELS), "The least important lines that are logged."),
+)
+
+CHAT_TEMPLATE_FILE = Key(
+    "chat_template_file", "chat_template", PATH, "A file with that template; instead of `chat_template`.", default=""
+)
+
+MODEL_KEYS: tuple[Key, ...] = (
+    Key("path", "path", PATH, "The GGUF file, or the first of its shards; symlinks are followed.", default="required"),
+    Key("aliases", "aliases", ALIASES, "Other names under which requests find the model."),
+    Key(
+        "ctx",
+        "ctx",
+        _make_integer(0, words={"auto": 0}),
+        "Context in tokens, over all sequences. Automatic: what fits, at most what the model was trained for.",
+    ),
+    Key("parallel", "parallel", _make_integer(1, 256), "Sequences that are decoded together."),
+    Key(
+        "n_gpu_layers",
+        "n_gpu_layers",
+        _make_integer(0, words={"auto": -1, "all": ALL_LAYERS}),
+        "Layers on devices. Automatic: as many as fit.",
+    ),
+    Key("devices", "devices", DEVICES, 'llama.cpp\'s devices to use ("CUDA0"); `"none"`: the CPU alone. Unset: all.'),
+    Key("tensor_split", "tensor_split", SPLIT, "Shares of the model on the devices, in their order."),
+    Key("threads", "threads", _make_integer(0, 1024), "Threads for decoding; `0`: one for each CPU that it may use."),
+    Key("batch", "batch", _make_integer(1), "Tokens that are given to llama.cpp at once."),
+    Key("ubatch", "ubatch", _make_integer(1), "Tokens that are computed at once, at most `batch`."),
+    Key("cache_type_k", "cache_type_k", _make_choice(CACHE_TYPES), "Type of the keys in the KV cache."),
+    Key(
+        "cache_type_v",
+        "cache_type_v",
+        _make_choice(CACHE_TYPES),
+        "Type of the values; quantized ones need flash attention.",
+    ),
+    Key("flash_attn", "flash_attn", SWITCH, "Flash attention."),
+    Key("mmap", "mmap", BOOLEAN, "Map the file instead of reading it."),
+    Key("repack", "repack", BOOLEAN, "Let llama.cpp use extra buffer types (AMX, repacked weights)."),
+    Key("fit", "fit", BOOLEAN, "Fit context and layers that are not set to the memory that is free."),
+    Key("fit_ctx", "fit_ctx", _make_integer(1), "The smallest context for one sequence that fitting may choose."),
+    Key("chat_template", "chat_template", TEXT, "A Jinja template that replaces the model file's own."),
+    CHAT_TEMPLATE_FILE,
+    Key(
+        "pooling",
+        "pooling",
+        _make_choice(POOLINGS, empty=True),
+        "Pooling of embeddings. Unset: as the model file says.",
+    ),
+    Key("mmproj", "mmproj", OPTIONAL_PATH, "The multimodal projector that belongs to the model."),
+    Key("draft", "draft", OPTIONAL_PATH, "A draft model for speculative decoding."),
+    Key("pin", "pin", BOOLEAN, "Never unload this model to make room for another."),
+    Key(
+        "priority", "priority", _make_integer(-1000, 1000), "Of several candidates, models of lower priority go first."
+    ),
+    Key(
+        "idle_timeout",
+        "idle_timeout_s",
+        DURATION_OR_NEVER,
+        "Unload after so long without a request.",
+        default="the global `idle_timeout`",
+    ),
+    Key("load_on_start", "load_on_start", BOOLEAN, "Load the model when llamactl starts."),
+    Key("unlisted", "unlisted", BOOLEAN, "Leave the model out of the lists that HTTP clients get."),
+    Key("env", "env", ENV, "Environment variables of the instance. Not for secrets: any local user can read them."),
+    Key("extra", "extra", EXTRA, "Properties of the model's unit, in systemd's names."),
+)
+
+SINGLE_MODEL_KEYS = frozenset({"path", "aliases", "mmproj", "draft"})
+"""Keys that make no sense as defaults for several models."""
+
+DEFAULT_KEYS: tuple[Key, ...] = tuple(key for key in MODEL_KEYS if key.name not in SINGLE_MODEL_KEYS)
+
+DIRECTORY_KEYS: tuple[Key, ...] = (
+    Key("path", "path", PATH, "The directory.", default="required"),
+    Key("prefix", "prefix", TEXT, "Put before the name of each model.", default=""),
+    Key("recursive", "recursive", BOOLEAN, "Look into its subdirectories too (one level).", default="`true`"),
+)
+
+OTHER_NAMES = {
+    "alias": "aliases",
+    "cache_k": "cache_type_k",
+    "cache_v": "cache_type_v",
+    "context": "ctx",
+    "context_size": "ctx",
+    "ctx_size": "ctx",
+    "device": "devices",
+    "environment": "env",
+    "file": "path",
+    "gpu_layers": "n_gpu_layers",
+    "model": "path",
+    "n_batch": "batch",
+    "n_ctx": "ctx",
+    "n_parallel": "parallel",
+    "n_threads": "threads",
+    "n_ubatch": "ubatch",
+    "ngl": "n_gpu_layers",
+    "np": "parallel",
+    "pinned": "pin",
+    "properties": "extra",
+    "ttl": "idle_timeout",
+    "keep_alive": "idle_timeout",
+}
+"""What llama-server and its neighbours call these things; only for hints."""
+
+
+def show_default(key: Key, owner: type[ModelSettings] | type[GlobalSettings]) -> str:
+    """The default of a key as the documentation shows it; empty where there is none."""
+    if key.default is not None:
+        return key.default
+    fields = dict(zip(reversed(owner.__struct_fields__), reversed(owner.__struct_defaults__), strict=False))
+    return key.kind.format(fields[key.field])

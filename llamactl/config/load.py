@@ -1,0 +1,236 @@
+"""What do the configuration files say, all together?
+
+`load_config` never raises for what it reads: whatever is wrong becomes a Problem, a model with a mistake of its own
+becomes invalid, and the rest works. Names are taken in the order of the files, tables that name a model before models
+found in directories; who comes second loses. A file that cannot be read as TOML hides which models it has. When an
+older Config is given, that file's models stay as they were: an editor's half-written file must not take running
+models down.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from llamactl.config.assemble import Draft, assemble_config
+from llamactl.config.discover import Found, find_models, parse_model_stem
+from llamactl.config.keys import DEFAULT_KEYS, DIRECTORY_KEYS, GLOBAL_KEYS, MODEL_KEYS, SINGLE_MODEL_KEYS, show_value
+from llamactl.config.read import describe_os_error, list_model_files, read_toml
+from llamactl.config.tables import Place, parse_table
+from llamactl.paths import Paths
+from llamactl.settings import Config, GlobalSettings, Problem
+
+_IN_MODELS_D = "models stand in files of their own, in models.d/NAME.toml"
+_IN_GLOBAL = "this key stands in llamactl.toml, which is for the whole machine"
+_MERGED = ("env", "extra")
+_NOT_A_DEFAULT = dict.fromkeys(SINGLE_MODEL_KEYS, "this key is for a single [models.NAME] table")
+
+
+def load_config(paths: Paths, previous: Config | None = None) -> Config:
+    """The whole configuration of `paths.config_dir`. With `previous`, files that cannot be read leave what they set
+    before as it was.
+    """
+    problems: list[Problem] = []
+    table = read_toml(paths.config_file, problems)
+    if table is None and previous is not None:
+        kept = problems[0].message + "; nothing of the configuration was changed"
+        first = Problem(file=problems[0].file, where=problems[0].where, message=kept)
+        return Config(settings=previous.settings, models=previous.models, invalid=previous.invalid, problems=(first,))
+    settings, defaults = _read_globals(table or {}, str(paths.config_file), problems)
+    drafts: list[Draft] = []
+    directories: list[_Directory] = []
+    kept_files: set[str] = set()
+    files = list_model_files(paths.models_config_dir, problems)
+    if files is None and previous is not None:
+        kept_files = {model.source for model in previous.models.values()}
+        kept_files |= {bad.source for bad in previous.invalid.values()}
+    for file in files or []:
+        document = read_toml(file, problems)
+        if document is None:
+            kept_files.add(str(file))
+            continue
+        _read_models(document, str(file), defaults, drafts, directories, problems)
+    named_paths = {_resolve_quietly(draft.fields.get("path")) for draft in drafts}
+    for directory in directories:
+        drafts += _read_directory(directory, named_paths, problems)
+    return assemble_config(settings, drafts, kept_files, previous, problems)
+
+
+# --- llamactl.toml ----------------------------------------------------------------------------------------------------
+
+
+def _read_globals(table: dict[str, Any], file: str, problems: list[Problem]) -> tuple[GlobalSettings, dict[str, Any]]:
+    defaults: dict[str, Any] = {}
+    table = dict(table)
+    content = table.pop("defaults", {})
+    if isinstance(content, dict):
+        defaults = parse_table(DEFAULT_KEYS, content, Place(file, "defaults"), problems, _NOT_A_DEFAULT)
+    else:
+        problems.append(Place(file).report(f"cannot use defaults = {show_value(content)}: must be a table", "defaults"))
+    others = {key.name: "put it into the [defaults] table to set it for all models" for key in DEFAULT_KEYS}
+    others |= {"models": _IN_MODELS_D, "directories": _IN_MODELS_D}
+    return GlobalSettings(**parse_table(GLOBAL_KEYS, table, Place(file), problems, others)), defaults
+
+
+# --- models.d ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Directory:
+    """A [directories.LABEL] table."""
+
+    place: Place
+    path: str
+    prefix: str
+    recursive: bool
+    fields: dict[str, Any]
+    problems: tuple[Problem, ...]
+
+
+def _read_models(
+    document: dict[str, Any],
+    file: str,
+    defaults: dict[str, Any],
+    drafts: list[Draft],
+    directories: list[_Directory],
+    problems: list[Problem],
+) -> None:
+    others = {key.name: _IN_GLOBAL for key in GLOBAL_KEYS} | {
+        key.name: "model keys stand in a [models.NAME] table" for key in MODEL_KEYS
+    }
+    others["defaults"] = "this table stands in llamactl.toml, or its keys in a [directories.LABEL] table"
+    tables = {name: document[name] for name in ("models", "directories") if name in document}
+    parse_table(
+        (), {name: value for name, value in document.items() if name not in tables}, Place(file), problems, others
+    )
+    for kind, content in tables.items():
+        if not isinstance(content, dict):
+            problems.append(Place(file).report(f"cannot use {kind} = {show_value(content)}: must hold tables", kind))
+            continue
+        for name, table in content.items():
+            place = Place(file, Place(file, kind).at(name), name if kind == "models" else "")
+            if not isinstance(table, dict):
+                message = f"cannot use {show_value(table)}: must be a table, [{place.table}]"
+                problems.append(place.report(message, hint="settings of a model stand below [models.NAME]"))
+            elif kind == "models":
+                drafts.append(_read_model(name, table, place, defaults))
+            else:
+                directory = _read_directory_table(table, place, defaults, problems)
+                if directory is not None:
+                    directories.append(directory)
+
+
+def _read_model(name: str, table: dict[str, Any], place: Place, defaults: dict[str, Any]) -> Draft:
+    problems: list[Problem] = []
+    fields = parse_table(MODEL_KEYS, table, place, problems)
+    if "path" not in table:
+        problems.append(place.report("has no path", hint=f'add path = "/...gguf" to [{place.table}]'))
+    return Draft(name, place, merge_fields(defaults, fields), problems, set_here=frozenset(fields))
+
+
+def merge_fields(defaults: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """What is set over the defaults; the tables `env` and `extra` key by key."""
+    merged = defaults | fields
+    for name in _MERGED:
+        if name in defaults and name in fields:
+            merged[name] = defaults[name] | fields[name]
+    return merged
+
+
+def _read_directory_table(
+    table: dict[str, Any], place: Place, defaults: dict[str, Any], problems: list[Problem]
+) -> _Directory | None:
+    own_names = {key.name for key in DIRECTORY_KEYS}
+    own_problems: list[Problem] = []
+    own = parse_table(DIRECTORY_KEYS, {k: v for k, v in table.items() if k in own_names}, place, own_problems)
+    problems += own_problems
+    if "path" not in table:
+        problems.append(place.report("has no path", hint=f'add path = "/..." to [{place.table}]'))
+    shared: list[Problem] = []
+    rest = {name: value for name, value in table.items() if name not in own_names}
+    others = _NOT_A_DEFAULT | {"defaults": f"its keys stand in [{place.table}] itself"}
+    fields = parse_table(DEFAULT_KEYS, rest, place, shared, others)
+    if "path" not in own or own_problems:
+        problems += shared
+        return None
+    return _Directory(
+        place,
+        own["path"],
+        own.get("prefix", ""),
+        own.get("recursive", True),
+        merge_fields(defaults, fields),
+        tuple(shared),
+    )
+
+
+def _read_directory(directory: _Directory, named_paths: set[str], problems: list[Problem]) -> list[Draft]:
+    place = directory.place
+    problems += directory.problems
+    try:
+        root = os.path.realpath(directory.path, strict=True)
+        names, subdirectories = list_directory(root, directory.recursive)
+    except (OSError, ValueError) as error:
+        message = f"cannot read the directory {directory.path!r}: {describe_os_error(error)}"
+        problems.append(place.report(message, "path"))
+        return []
+    findings = find_models(names, subdirectories)
+    for path, remark in findings.remarks:
+        problems.append(place.report(f"{os.path.join(root, path)!r} {remark}", fatal=False))
+    if not findings.models:
+        problems.append(place.report(f"there are no GGUF files in {directory.path!r}", "path", fatal=False))
+    drafts = []
+    for found in findings.models:
+        if _resolve_quietly(os.path.join(root, found.path)) not in named_paths:
+            drafts.append(_make_draft(directory, root, found))
+    return drafts
+
+
+def list_directory(root: str, recursive: bool) -> tuple[list[str], dict[str, list[str]]]:
+    """Names of files in a directory, and by name of subdirectory the files in those. Raises OSError for the directory
+    itself.
+    """
+    names: list[str] = []
+    subdirectories: dict[str, list[str]] = {}
+    with os.scandir(root) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if not _is_directory(entry):
+                names.append(entry.name)
+            elif recursive:
+                try:
+                    files = os.listdir(entry.path)
+                except OSError:
+                    continue
+                subdirectories[entry.name] = [name for name in files if parse_model_stem(name) is not None]
+    return names, subdirectories
+
+
+def _is_directory(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _make_draft(directory: _Directory, root: str, found: Found) -> Draft:
+    name = directory.prefix + found.name
+    place = Place(directory.place.file, directory.place.table, name)
+    companions = {"mmproj": found.mmproj, "draft": found.draft}
+    fields = directory.fields | {"path": os.path.join(root, found.path)}
+    fields |= {kind: os.path.join(root, path) for kind, path in companions.items() if path}
+    draft = Draft(name, place, fields, found=True)
+    if directory.problems:
+        first = directory.problems[0]
+        draft.problems.append(
+            Problem(file=first.file, where=first.where, message=first.message, hint=first.hint, model=name)
+        )
+    elif found.missing:
+        draft.problems.append(place.report(f"cannot use {fields['path']!r}: {found.missing}"))
+    return draft
+
+
+def _resolve_quietly(path: object) -> str:
+    try:
+        return os.path.realpath(path) if isinstance(path, str) else ""
+    except (OSError, ValueError):
+        return ""

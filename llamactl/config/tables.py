@@ -1,0 +1,89 @@
+"""What does one TOML table set, and what is wrong with it?
+
+Each wrong key is one Problem and all of them are found in one pass, since a file is repaired faster from a whole
+list. A key that is not known is wrong, never ignored: `n_gpu_layer = 0` would else run a model on a device from which
+it was to be kept.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llamactl.config.keys import CHAT_TEMPLATE_FILE, OTHER_NAMES, Key, show_value
+from llamactl.config.read import UnreadableError, read_text
+from llamactl.settings import Problem
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a finding is: the file, the dotted key of the table, and the model that it concerns."""
+
+    file: str
+    table: str = ""
+    model: str = ""
+
+    def at(self, key: str) -> str:
+        return f"{self.table}.{format_key(key)}" if self.table else format_key(key)
+
+    def report(self, message: str, key: str = "", hint: str = "", fatal: bool = True) -> Problem:
+        where = self.at(key) if key else self.table
+        return Problem(file=self.file, where=where, message=message, hint=hint, model=self.model, fatal=fatal)
+
+
+def format_key(key: str) -> str:
+    """A key as it must be written in TOML: quoted where it is not bare."""
+    return key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+
+
+def suggest_key(name: str, keys: Iterable[str]) -> str:
+    """A hint for an unknown key, or empty."""
+    known = list(keys)
+    plain = name.lower().replace("-", "_").strip("_")
+    if plain.startswith("no_"):
+        negated = suggest_key(plain[3:], known)
+        return f"{negated.removesuffix('?')} = false?" if negated and plain[3:] in known else negated
+    guess = OTHER_NAMES.get(plain) if OTHER_NAMES.get(plain) in known else None
+    close = [guess] if guess else difflib.get_close_matches(plain[:100], known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def parse_table(
+    keys: tuple[Key, ...],
+    table: Mapping[str, Any],
+    place: Place,
+    problems: list[Problem],
+    others: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The fields that a table sets. `others`: keys that exist elsewhere, with the hint that says where."""
+    known = {key.name: key for key in keys}
+    fields: dict[str, Any] = {}
+    for name, value in table.items():
+        key = known.get(name)
+        if key is None:
+            hint = (others or {}).get(name) or suggest_key(name, known)
+            problems.append(place.report(f"unknown key {name!r}" if len(name) < 80 else "unknown key", name, hint))
+            continue
+        try:
+            fields[key.field] = (
+                _read_template(key.kind.parse(value)) if key is CHAT_TEMPLATE_FILE else key.kind.parse(value)
+            )
+        except ValueError as error:
+            problems.append(place.report(f"cannot use {name} = {show_value(value)}: {error}", name))
+    if "chat_template" in table and CHAT_TEMPLATE_FILE.name in table:
+        message = "cannot use chat_template and chat_template_file together"
+        problems.append(place.report(message, CHAT_TEMPLATE_FILE.name, "remove one of them"))
+    return fields
+
+
+def _read_template(path: str) -> str:
+    try:
+        return read_text(path)
+    except FileNotFoundError:
+        raise ValueError("no such file") from None
+    except UnreadableError as error:
+        raise ValueError(f"{error.where} {error.reason}".strip()) from None
