@@ -4,6 +4,7 @@
 files? Both return findings as values. Nothing here talks to systemd or loads a model.
 """
 
+from llamactl.config.check import check_config
 from llamactl.config.load import load_config
 
-__all__ = ["load_config"]
+__all__ = ["check_config", "load_config"]

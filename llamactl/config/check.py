@@ -1,0 +1,213 @@
+"""Would an instance be able to read its files, and are they models at all?
+
+Instances run as users that exist only while they run, so "others" must be able to enter each directory on the way and
+to read the file; root, who runs this, never notices. Permissions are therefore computed from modes and ACLs, not
+tried. Below the homes that ProtectHome=tmpfs hides, systemd makes the way itself and binds only the file's own
+directory: modes above that do not matter there. Symlinks were resolved before: an instance gets real paths only, so
+the way to a link does not matter but the way to its target does.
+"""
+
+import grp
+import os
+import re
+import shlex
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llamactl.config.read import describe_os_error
+from llamactl.config.tables import Place, format_key
+from llamactl.paths import Paths
+from llamactl.settings import Config, ModelSettings, Problem
+from llamactl.share import HOMES
+
+MODEL_GROUP = "llamactl-model"
+GGUF_MAGIC = b"GGUF"
+
+_ACL = "system.posix_acl_access"
+_ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK, _ACL_OTHER = 0x04, 0x08, 0x10, 0x20
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWO?R?D|API_?KEY|CREDENTIAL", re.IGNORECASE)
+_READ, _ENTER = 4, 1
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who has to read the files. `uid` None: a dynamic user, which owns nothing."""
+
+    uid: int | None = None
+    gids: frozenset[int] = frozenset()
+
+    def may(self, want: int, status: os.stat_result, acl: bytes = b"") -> bool:
+        """Whether the mode bits, or the ACL that stands behind them, grant `want` (4 read, 1 enter)."""
+        if self.uid == 0:
+            return True
+        if self.uid is not None and self.uid == status.st_uid:
+            return bool(status.st_mode >> 6 & want)
+        entries = parse_acl(acl)
+        if not entries:
+            return bool(status.st_mode >> (3 if status.st_gid in self.gids else 0) & want)
+        mask = next((perm for tag, perm, _ in entries if tag == _ACL_MASK), 7)
+        groups = [
+            perm
+            for tag, perm, gid in entries
+            if (tag == _ACL_GROUP_OBJ and status.st_gid in self.gids) or (tag == _ACL_GROUP and gid in self.gids)
+        ]
+        if groups:
+            return any(perm & mask & want for perm in groups)
+        return any(perm & want for tag, perm, _ in entries if tag == _ACL_OTHER)
+
+
+def parse_acl(data: bytes) -> list[tuple[int, int, int]]:
+    """Entries (tag, permissions, id) of a `system.posix_acl_access` attribute: acl(5), linux/posix_acl_xattr.h."""
+    if len(data) < 4 or (len(data) - 4) % 8:
+        return []
+    return list(struct.iter_unpack("<HHI", data[4:]))
+
+
+def acquire_acl(path: str) -> bytes:
+    """The ACL attribute of a file; empty where there is none or file systems have none."""
+    try:
+        return os.getxattr(path, _ACL)
+    except OSError:
+        return b""
+
+
+def acquire_reader(paths: Paths) -> Reader:
+    """The user that instances of this llamactl run as: ourselves in user mode, else a dynamic user in the instances'
+    group.
+    """
+    if paths.runtime_dir.is_relative_to("/run/user"):
+        return Reader(os.geteuid(), frozenset({os.getegid(), *os.getgroups()}))
+    try:
+        return Reader(None, frozenset({grp.getgrnam(MODEL_GROUP).gr_gid}))
+    except KeyError:
+        return Reader()
+
+
+@dataclass
+class _Blocks:
+    """What stands in the way, told once although it may concern many models."""
+
+    hint: str
+    message: str
+    models: list[tuple[ModelSettings, str]] = field(default_factory=list)
+
+
+def check_config(
+    paths: Paths,
+    config: Config,
+    *,
+    reader: Reader | None = None,
+    top: Path = Path("/"),
+    homes: tuple[Path, ...] = HOMES,
+    acl: Callable[[str], bytes] = acquire_acl,
+) -> list[Problem]:
+    """What is wrong outside of the configuration files. Directories above `top` are taken to be passable."""
+    who = reader or acquire_reader(paths)
+    hidden = () if who.uid is not None else homes
+    blocks: dict[str, _Blocks] = {}
+    problems: list[Problem] = []
+    heads: dict[str, str] = {}
+    for model in config.models.values():
+        for key, path in list_files(model):
+            for blocked, message, hint in find_blocks(path, who, top, hidden, acl):
+                blocks.setdefault(blocked, _Blocks(hint, message)).models.append((model, key))
+            if path not in heads:
+                heads[path] = inspect_file(path)
+            if heads[path]:
+                problems.append(_place(model).report(f"cannot use {path!r}: {heads[path]}", key))
+        problems += _find_secrets(model)
+    return [_report_block(block) for block in blocks.values()] + problems
+
+
+def list_files(model: ModelSettings) -> list[tuple[str, str]]:
+    """(key, path) of everything that an instance of the model opens."""
+    files = [("path", path) for path in model.files or (model.path,)]
+    return files + [(key, path) for key, path in (("mmproj", model.mmproj), ("draft", model.draft)) if path]
+
+
+def find_blocks(
+    path: str, reader: Reader, top: Path, hidden: tuple[Path, ...], acl: Callable[[str], bytes]
+) -> Iterator[tuple[str, str, str]]:
+    """(path, what is wrong with it, cure) for each directory that cannot be entered on the way to a file, and for the
+    file.
+    """
+    for directory in list_directories(Path(path), top, hidden):
+        try:
+            status = os.stat(directory)
+        except OSError as error:
+            yield str(directory), f"cannot look at {str(directory)!r}: {describe_os_error(error)}", "check as root"
+            return
+        if not reader.may(_ENTER, status, acl(str(directory))):
+            yield str(directory), f"cannot be entered by models: {_describe(directory, status)}", _cure("x", directory)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        yield path, f"cannot look at {path!r}: {describe_os_error(error)}", "check as root"
+        return
+    if not reader.may(_READ, status, acl(path)):
+        yield path, f"cannot be read by models: {_describe(path, status)}", _cure("r", path)
+
+
+def list_directories(path: Path, top: Path, hidden: tuple[Path, ...]) -> list[Path]:
+    """The directories whose modes decide whether a unit reaches a file, from above."""
+    if any(path.is_relative_to(home) for home in hidden):
+        return [path.parent]
+    return [parent for parent in reversed(path.parents) if parent.is_relative_to(top)]
+
+
+def inspect_file(path: str) -> str:
+    """Why a file is no GGUF file, by its first bytes; empty when it is one, or when it cannot be opened (which others
+    report).
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            head = file.read(64)
+    except OSError:
+        return ""
+    if not head:
+        return "it is empty"
+    if head.startswith(GGUF_MAGIC):
+        return ""
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a pointer of Git LFS, not the file itself; run `git lfs pull`"
+    if head.lstrip()[:1] == b"<":
+        return "it is a web page; the download went wrong"
+    return f"it is no GGUF file: it starts with {head[:4]!r}, not {GGUF_MAGIC!r}"
+
+
+def _describe(path: Path | str, status: os.stat_result) -> str:
+    return f"{str(path)!r} has mode {stat.S_IMODE(status.st_mode):04o} and they run as other users"
+
+
+def _cure(bit: str, path: Path | str) -> str:
+    where = shlex.quote(str(path))
+    return f"run `chmod o+{bit} {where}`, or `setfacl -m g:{MODEL_GROUP}:{bit} {where}`"
+
+
+def _place(model: ModelSettings) -> Place:
+    return Place(model.source, f"models.{format_key(model.name)}", model.name)
+
+
+def _report_block(block: _Blocks) -> Problem:
+    model, key = block.models[0]
+    others = list(dict.fromkeys(other.name for other, _ in block.models if other.name != model.name))
+    message = block.message
+    if others:
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        message += f" (also for {', '.join(others[:3])}{more})"
+    return _place(model).report(message, key, block.hint)
+
+
+def _find_secrets(model: ModelSettings) -> list[Problem]:
+    hint = "give secrets with LoadCredential in extra"
+    place = Place(model.source, f"models.{format_key(model.name)}.env", model.name)
+    return [
+        place.report(
+            f"{name} looks like a secret, and any local user can read the environment of units", name, hint, fatal=False
+        )
+        for name in model.env
+        if _SECRET.search(name)
+    ]
