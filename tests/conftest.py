@@ -16,6 +16,7 @@ INNER_TIMEOUT_S = 120
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--report-fd", type=int, default=None, help="internal: descriptor that takes serialised reports")
+    parser.addoption("--smollm2", default="", help="path of SmolLM2-135M-Instruct; default: scripts/fetch-models' own")
 
 
 def pytest_configure(config: pytest.Config) -> None:

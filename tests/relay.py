@@ -20,6 +20,7 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SANDBOX = str(CHECKOUT / "scripts" / "sandbox")
+FETCH = str(CHECKOUT / "scripts" / "fetch-models")
 
 
 def is_sandbox() -> bool:
@@ -51,6 +52,7 @@ class Receiver:
         self._config = config
         self._name = f"test-{os.getpid()}"
         self._nodes: list[str] = []
+        self._needs_smollm2 = False
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
         self._reports: Iterator[pytest.TestReport] = iter(())
@@ -58,7 +60,9 @@ class Receiver:
         self._obstacle = ""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._nodes = [item.nodeid for item in session.items if item.get_closest_marker("system")]
+        items = [item for item in session.items if item.get_closest_marker("system")]
+        self._nodes = [item.nodeid for item in items]
+        self._needs_smollm2 = any("smollm2_file" in getattr(item, "fixturenames", ()) for item in items)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
@@ -78,6 +82,13 @@ class Receiver:
             self._process.wait(timeout=60)
 
     def _start(self) -> None:
+        smollm2 = self._config.getoption("smollm2")
+        if self._needs_smollm2 and not smollm2:  # a sandbox has no network to fetch it from
+            fetch = subprocess.run([sys.executable, FETCH, "smollm2"], capture_output=True, text=True)
+            if fetch.returncode != 0:
+                self._obstacle = f"no SmolLM2: {fetch.stderr.strip()}"
+                return
+            smollm2 = fetch.stdout.strip()
         boot = subprocess.run([SANDBOX, "start", "--name", self._name], capture_output=True, text=True)
         if boot.returncode != 0:
             self._obstacle = f"no sandbox: {boot.stderr.strip()}"
@@ -90,6 +101,7 @@ class Receiver:
             "pytest",
             f"--report-fd={write_fd}",
             f"--rootdir={CHECKOUT}",
+            f"--smollm2={smollm2}",
             "-p",
             "no:cacheprovider",
         ]

@@ -21,7 +21,7 @@ from tests.system import client, journal
 from tests.system.client import Response, Stream, UnixConnection
 
 PATHS = Paths()
-LLAMACTL = [sys.executable, "-m", "llamactl.cli.main"]
+LLAMACTL = str(Path(sys.executable).with_name("llamactl"))
 SOCKETS = ["llamactl-front.socket", "llamactl-front-tcp.socket"]
 UNITS = [*SOCKETS, "llamactl-front.service", "llamactl.service", "llamactl-models.slice"]
 TIMEOUT_S = 90.0
@@ -49,6 +49,11 @@ def kill_hard(pid: int) -> None:
         assert select.select([pidfd], [], [], TIMEOUT_S)[0], f"process {pid} outlived SIGKILL"
     finally:
         os.close(pidfd)
+
+
+def sum_bytes(breakdown: dict[str, Any]) -> int:
+    """All bytes of a breakdown on a machine without devices: the host's, and those of other buffer types."""
+    return sum(row["model"] + row["context"] + row["compute"] for row in breakdown["devices"])
 
 
 class Llamactl:
@@ -101,7 +106,7 @@ class Llamactl:
 
     def cli(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         """Run `llamactl`, which must end with `status`."""
-        done = run(*LLAMACTL, *arguments, check=False)
+        done = run(LLAMACTL, *arguments, check=False)
         assert done.returncode == status, (
             f"llamactl {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         )
@@ -110,10 +115,22 @@ class Llamactl:
     def cli_json(self, *arguments: str) -> Any:
         return json.loads(self.cli(*arguments, "--json").stdout)
 
+    def list_models(self) -> dict[str, dict[str, Any]]:
+        """Status of every configured model, by name."""
+        return {model["name"]: model for model in self.cli_json("list")}
+
+    def list_loaded(self) -> dict[str, dict[str, Any]]:
+        """Status of every model that has an instance, by name."""
+        return {model["name"]: model for model in self.cli_json("ps")}
+
+    def measure_bytes(self, model: str) -> int:
+        """Host memory that a model needs at least."""
+        return sum_bytes(self.cli_json("measure", model)["memory"]["min"])
+
     def open_cli(self, *arguments: str) -> subprocess.Popen[str]:
         """`llamactl` in the background, its standard error readable line by line."""
         return subprocess.Popen(
-            [*LLAMACTL, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+            [LLAMACTL, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
         )
 
     # --- the endpoint ---

@@ -1,0 +1,72 @@
+"""Are models that cannot work found, named, and left aside, and do readable ones in private places work?"""
+
+from pathlib import Path
+
+from tests.system.harness import PATHS, Llamactl
+
+
+def test_good_configuration_passes(llamactl: Llamactl, tiny: dict[str, Path]) -> None:
+    llamactl.write_models(a={"path": str(tiny["a"])})
+    llamactl.cli("check")
+
+
+def test_check_works_without_supervisor_and_names_every_problem(llamactl: Llamactl, tiny: dict[str, Path]) -> None:
+    llamactl.write_models(
+        a={"path": str(tiny["a"]), "aliases": ["same"]},
+        b={"path": str(tiny["b"]), "aliases": ["same"]},
+        gone={"path": "/srv/models/gone.gguf"},
+        typo={"path": str(tiny["c"]), "ctxx": 4},
+        wrong={"path": str(tiny["c"]), "ctx": "many"},
+    )
+    checked = llamactl.cli("check", status=1)
+    said = checked.stdout + checked.stderr
+    for word in ("same", "/srv/models/gone.gguf", "ctxx", "models.wrong"):
+        assert word in said, f"{word} is not named"
+    assert str(PATHS.models_config_dir / "test.toml") in said
+
+
+def test_unreadable_file_is_found_with_its_cure(llamactl: Llamactl, tiny: dict[str, Path], tmp_models: Path) -> None:
+    secret = tmp_models / "secret.gguf"
+    secret.write_bytes(tiny["a"].read_bytes())
+    secret.chmod(0o600)
+    llamactl.write_models(secret={"path": str(secret)}, a={"path": str(tiny["a"])})
+    checked = llamactl.cli("check", status=1)
+    said = checked.stdout + checked.stderr
+    assert str(secret) in said
+    assert "chmod" in said
+    llamactl.start()
+    assert llamactl.list_models()["secret"]["invalid"]
+    assert llamactl.chat("a").status == 200
+
+
+def test_model_below_a_private_home_works(llamactl: Llamactl, tiny: dict[str, Path]) -> None:
+    home = Path("/root")
+    home.chmod(0o700)
+    directory = home / "models"
+    directory.mkdir(exist_ok=True)
+    path = directory / "private.gguf"
+    path.write_bytes(tiny["a"].read_bytes())
+    path.chmod(0o644)
+    llamactl.write_models(private={"path": str(path), "ctx": 1024})
+    llamactl.cli("check")
+    llamactl.start()
+    assert llamactl.chat("private").status == 200
+
+
+def test_symlink_is_resolved_into_the_unit(llamactl: Llamactl, tiny: dict[str, Path], tmp_models: Path) -> None:
+    link = tmp_models / "link.gguf"
+    link.symlink_to(tiny["a"])
+    llamactl.write_models(link={"path": str(link), "ctx": 1024})
+    llamactl.start()
+    assert llamactl.chat("link").status == 200
+
+
+def test_directory_of_models_is_discovered(llamactl: Llamactl, tiny: dict[str, Path], tmp_models: Path) -> None:
+    (tmp_models / "one.gguf").write_bytes(tiny["a"].read_bytes())
+    (tmp_models / "deep").mkdir()
+    (tmp_models / "deep" / "file.gguf").write_bytes(tiny["b"].read_bytes())
+    PATHS.models_config_dir.mkdir(parents=True, exist_ok=True)
+    (PATHS.models_config_dir / "found.toml").write_text(f'directory = "{tmp_models}"\n')
+    llamactl.start()
+    assert sorted(llamactl.list_models()) == ["deep", "one"]
+    assert llamactl.chat("deep", max_tokens=2).status == 200

@@ -1,0 +1,80 @@
+"""Does the front answer as llama-server's router does, and refuse what it must?"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import Llamactl
+
+
+@pytest.fixture
+def front(llamactl: Llamactl, tiny: dict[str, Path]) -> Llamactl:
+    llamactl.write_settings(max_body="1 MiB")
+    llamactl.write_models(a={"path": str(tiny["a"]), "ctx": 1024, "aliases": ["first"]})
+    llamactl.start()
+    return llamactl
+
+
+def test_health_needs_no_model(front: Llamactl) -> None:
+    assert front.get("/health").json() == {"status": "ok"}
+    assert front.list_loaded() == {}
+
+
+@pytest.mark.parametrize("path", ["/models", "/v1/models"])
+def test_listing_models_loads_none(front: Llamactl, path: str) -> None:
+    listed = front.get(path).json()
+    assert listed["object"] == "list"
+    assert listed["data"][0]["id"] == "a"
+    assert listed["data"][0]["status"]["value"] == "unloaded"
+    front.cli("load", "a")
+    assert front.get(path).json()["data"][0]["status"]["value"] == "loaded"
+
+
+def test_models_are_loaded_and_unloaded_by_request(front: Llamactl) -> None:
+    assert front.post("/models/load", {"model": "a"}).json() == {"success": True}
+    front.wait_event("instance_ready", LLAMACTL_MODEL="a")
+    assert front.post("/models/unload", {"model": "a"}).json() == {"success": True}
+    front.wait_event("instance_ended", LLAMACTL_MODEL="a")
+    assert front.post("/models/unload", {"model": "a"}).status == 400
+    assert front.post("/models/load", {"model": "nobody"}).status == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind"),
+    [
+        ({"model": "nobody", "messages": []}, 404, "not_found_error"),
+        ({"messages": []}, 400, "invalid_request_error"),
+        (b"{", 400, "invalid_request_error"),
+        (b"\xff\xfe", 400, "invalid_request_error"),
+        (b'{"model": "a", "x": "' + b"y" * (2 << 20) + b'"}', 413, "invalid_request_error"),
+    ],
+    ids=["unknown model", "no model", "bad JSON", "bad UTF-8", "too large"],
+)
+def test_refusals_have_the_routers_form(front: Llamactl, body: object, status: int, kind: str) -> None:
+    refused = front.post("/v1/chat/completions", body)
+    assert refused.status == status
+    assert refused.error["code"] == status
+    assert refused.error["type"] == kind
+    assert refused.error["message"]
+    assert front.list_loaded() == {}
+
+
+def test_unknown_path_is_not_found(front: Llamactl) -> None:
+    assert front.get("/nowhere").status == 404
+
+
+def test_query_names_the_model_of_a_get(front: Llamactl) -> None:
+    props = front.get("/props?model=first")
+    assert props.status == 200
+    assert "a" in front.list_loaded()
+
+
+def test_one_connection_serves_many_requests(front: Llamactl) -> None:
+    connection = front.connect()
+    body = b'{"model": "a", "prompt": "x", "max_tokens": 1}'
+    for _ in range(3):
+        connection.request("POST", "/v1/completions", body=body, headers={"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == 200
+        response.read()
+    connection.close()

@@ -1,0 +1,67 @@
+"""What happens to running models when the configuration changes under them?"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import PATHS, Llamactl, run
+
+
+@pytest.fixture
+def loaded(llamactl: Llamactl, tiny: dict[str, Path]) -> Llamactl:
+    """A running llamactl with `a` loaded."""
+    llamactl.write_models(a={"path": str(tiny["a"]), "ctx": 1024})
+    llamactl.start()
+    llamactl.cli("load", "a")
+    return llamactl
+
+
+def test_added_model_can_be_used(loaded: Llamactl, tiny: dict[str, Path]) -> None:
+    assert loaded.chat("b").status == 404
+    loaded.write_models("more.toml", b={"path": str(tiny["b"]), "ctx": 1024})
+    loaded.cli("reload")
+    assert loaded.chat("b").status == 200
+    assert "a" in loaded.list_loaded()
+
+
+def test_systemctl_reload_reads_the_configuration(loaded: Llamactl, tiny: dict[str, Path]) -> None:
+    loaded.write_models("more.toml", b={"path": str(tiny["b"]), "ctx": 1024})
+    run("systemctl", "reload", "llamactl.service")
+    assert "b" in loaded.list_models()
+
+
+def test_removed_model_leaves(loaded: Llamactl, tiny: dict[str, Path]) -> None:
+    loaded.write_models(b={"path": str(tiny["b"]), "ctx": 1024})
+    loaded.cli("reload")
+    loaded.wait_event("instance_ended", LLAMACTL_MODEL="a")
+    assert list(loaded.list_models()) == ["b"]
+    assert loaded.chat("a").status == 404
+
+
+def test_changed_settings_wait_for_the_next_load(loaded: Llamactl, tiny: dict[str, Path]) -> None:
+    pid = loaded.list_loaded()["a"]["pid"]
+    loaded.write_models(a={"path": str(tiny["a"]), "ctx": 2048})
+    loaded.cli("reload")
+    assert loaded.list_loaded()["a"]["pid"] == pid
+    assert loaded.list_loaded()["a"]["memory"]["effective"]["n_ctx"] == 1024
+    loaded.cli("unload", "a")
+    loaded.cli("load", "a")
+    assert loaded.list_loaded()["a"]["memory"]["effective"]["n_ctx"] == 2048
+
+
+def test_broken_file_costs_only_its_own_models(loaded: Llamactl, tiny: dict[str, Path]) -> None:
+    loaded.write_models("more.toml", b={"path": str(tiny["b"]), "ctx": 1024})
+    broken = PATHS.models_config_dir / "broken.toml"
+    broken.write_text("[models.c]\npath = \n")
+    reloaded = loaded.cli("reload")
+    assert "broken.toml" in reloaded.stdout + reloaded.stderr
+    assert "line 2" in reloaded.stdout + reloaded.stderr
+    assert loaded.chat("a").status == 200
+    assert loaded.chat("b").status == 200
+
+
+def test_renamed_model_serves_under_its_new_name(loaded: Llamactl, tiny: dict[str, Path]) -> None:
+    loaded.write_models(z={"path": str(tiny["a"]), "ctx": 1024})
+    loaded.cli("reload")
+    assert loaded.chat("z").status == 200
+    assert loaded.chat("a").status == 404
