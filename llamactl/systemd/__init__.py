@@ -1,0 +1,1 @@
+"""The edges to systemd: units over D-Bus, notifications, the journal, passed sockets, peers."""
