@@ -1,0 +1,108 @@
+"""Does the documentation describe what the code has? Every message with every field, the states, the errors."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from llamactl import protocol
+from llamactl.errors import ERROR_TABLE
+from llamactl.sched.states import TRANSITIONS
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+DOCS = CHECKOUT / "docs"
+
+DIRECTIONS = {
+    "report.sock: from a child": protocol.ChildMessage,
+    "report.sock: to a child": protocol.OrderMessage,
+    "control.sock: from a client": protocol.ClientMessage,
+    "control.sock: to a client": protocol.ServerMessage,
+}
+
+
+def read_sections(path: Path) -> dict[str, dict[str, str]]:
+    """Text below each `###` heading, by `##` heading."""
+    found: dict[str, dict[str, str]] = {}
+    chapter = section = ""
+    for line in path.read_text().splitlines():
+        if line.startswith("## "):
+            chapter, section = line[3:], ""
+        elif line.startswith("### "):
+            section = line[4:]
+        else:
+            texts = found.setdefault(chapter, {})
+            texts[section] = texts.get(section, "") + line + "\n"
+    return found
+
+
+def list_messages() -> list[tuple[str, type[msgspec.Struct]]]:
+    return [(direction, message) for direction, union in DIRECTIONS.items() for message in get_args(union)]
+
+
+def format_id(value: Any) -> str:
+    return value if isinstance(value, str) else str(value.__name__)
+
+
+@pytest.mark.parametrize(("direction", "message"), list_messages(), ids=format_id)
+def test_message_is_described_with_its_fields(direction: str, message: type[msgspec.Struct]) -> None:
+    text = read_sections(DOCS / "protocol.md")[direction][message.__struct_config__.tag]
+    missing = [name for name in message.__struct_fields__ if f"`{name}`" not in text]
+    assert not missing, f"docs/protocol.md does not describe {missing}"
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_no_message_is_described_that_does_not_exist(direction: str) -> None:
+    described = {section for section in read_sections(DOCS / "protocol.md")[direction] if section}
+    assert described == {message.__struct_config__.tag for message in get_args(DIRECTIONS[direction])}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        protocol.Row,
+        protocol.Breakdown,
+        protocol.ModelMemory,
+        protocol.Facts,
+        protocol.Note,
+        protocol.HeldLease,
+        protocol.LoadFailure,
+        protocol.ModelStatus,
+        protocol.DeviceStatus,
+    ],
+)
+def test_value_is_described_with_its_fields(value: type[msgspec.Struct]) -> None:
+    text = (DOCS / "protocol.md").read_text()
+    missing = [name for name in value.__struct_fields__ if f"`{name}`" not in text]
+    assert not missing
+
+
+def test_version_and_size_are_the_ones_in_the_code() -> None:
+    text = (DOCS / "protocol.md").read_text()
+    assert f"**{protocol.VERSION}**" in text
+    assert f"{protocol.MAX_MESSAGE_BYTES:,} bytes" in text
+
+
+def test_diagram_of_states_is_the_table() -> None:
+    drawn = set(re.findall(r"^    (\w+) --> (\w+)", (DOCS / "architecture.md").read_text(), re.MULTILINE))
+    assert drawn == {(before.value, after.value) for before, many in TRANSITIONS.items() for after in many}
+
+
+def test_every_error_is_listed_with_its_numbers() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| `(\w+)` \|", (DOCS / "http.md").read_text(), re.MULTILINE)
+    table = {(code.value, str(k.http_status), str(k.exit_status), k.type) for code, k in ERROR_TABLE.items()}
+    assert set(rows) == table
+
+
+@pytest.mark.parametrize("path", [CHECKOUT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+        if "://" not in target:
+            name, _, anchor = target.partition("#")
+            file = path.parent / name if name else path
+            assert file.exists(), f"{path.name} links to {target}"
+            if anchor:
+                headings = [line.lstrip("# ").lower() for line in file.read_text().splitlines() if line.startswith("#")]
+                slugs = {re.sub(r"[^\w -]", "", heading).replace(" ", "-") for heading in headings}
+                assert anchor in slugs, f"{path.name} links to {target}"
