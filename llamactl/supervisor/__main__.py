@@ -1,0 +1,86 @@
+"""How does llamactl.service start, stay watched, reload and end?
+
+SIGHUP reads the configuration again, between RELOADING=1 and READY=1. SIGTERM ends the supervisor and nothing else: instances run on, and the next supervisor
+finds them. The watchdog is fed from the event loop, so a loop that hangs is a daemon that systemd restarts.
+"""
+
+import asyncio
+import grp
+import signal
+import sys
+
+from llamactl import __version__
+from llamactl.paths import Paths, acquire_paths
+from llamactl.supervisor.daemon import Supervisor
+from llamactl.systemd.journal import configure, get_logger
+from llamactl.systemd.manager import ManagerError
+from llamactl.systemd.notify import Notifier
+
+_log = get_logger()
+
+
+def acquire_group(name: str) -> int | None:
+    """The id of a group; None where it does not exist, as before the installation of sysusers.d."""
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
+
+
+async def run(paths: Paths) -> int:
+    """Run until SIGTERM or SIGINT; the exit status."""
+    loop = asyncio.get_running_loop()
+    notifier = Notifier()
+    supervisor = Supervisor(paths, notifier)
+    ended = asyncio.Event()
+    reload = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    try:
+        await supervisor.start(acquire_group("llamactl-admin"), acquire_group("llamactl-model"))
+    except (ManagerError, OSError) as error:
+        _log.error("supervisor not started", reason=str(error))
+        return 1
+    notifier.ready()
+    _log.info("supervisor started", version=__version__, control=str(paths.control_socket))
+    _feed_watchdog(loop, notifier)
+    reloads = loop.create_task(_serve_reloads(reload, supervisor, notifier))
+    status = 0
+    stop = loop.create_task(ended.wait())
+    await asyncio.wait({stop, supervisor.broken}, return_when=asyncio.FIRST_COMPLETED)
+    if supervisor.broken.done():
+        _log.critical("supervisor broken", reason="an internal error; it starts anew", exc_info=supervisor.broken.exception())
+        status = 1
+    stop.cancel()
+    notifier.stopping()
+    reloads.cancel()
+    await supervisor.stop()
+    _log.info("supervisor stopped")
+    return status
+
+
+async def _serve_reloads(requested: asyncio.Event, supervisor: Supervisor, notifier: Notifier) -> None:
+    while True:
+        await requested.wait()
+        requested.clear()
+        notifier.reloading()
+        await supervisor.reload()
+        notifier.ready()
+
+
+def _feed_watchdog(loop: asyncio.AbstractEventLoop, notifier: Notifier) -> None:
+    interval_s = notifier.watchdog_interval_s()
+    if interval_s:
+        notifier.watchdog()
+        loop.call_later(interval_s / 3, _feed_watchdog, loop, notifier)
+
+
+def main() -> int:
+    """Entry of `python -m llamactl.supervisor`."""
+    configure("llamactl", "info", {})
+    return asyncio.run(run(acquire_paths()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""Which child is on which connection of `report.sock`, and what has it said?
+
+A child is who its unit says it is: the peer's process is found in its cgroup, and the unit's name gives role and model; what the greeting claims must agree
+with it. The last report of each child stands for all before it. A second connection of the same unit replaces the first.
+Each report is acknowledged only after the scheduler has taken it, so that a child which exits after the acknowledgement has lost nothing.
+"""
+
+import asyncio
+import itertools
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llamactl.names import Role, parse_unit
+from llamactl.protocol import (
+    VERSION,
+    Ack,
+    Answer,
+    AnswerResult,
+    ChildHello,
+    ChildMessage,
+    ChildRole,
+    ChildWelcome,
+    Note,
+    Order,
+    OrderKind,
+    Report,
+)
+from llamactl.supervisor.connection import LineConnection
+from llamactl.systemd.journal import get_logger
+from llamactl.systemd.peer import acquire_peer
+
+ORDER_TIMEOUT_S = 5.0
+
+_log = get_logger()
+
+
+@dataclass(eq=False)
+class Child:
+    """One connected child whose greeting was accepted."""
+
+    role: Role
+    slug: str
+    generation: str
+    pid: int
+    connection: LineConnection
+    orders: dict[int, asyncio.Future[bool]] = field(default_factory=dict)
+
+
+class Children:
+    """The server of `report.sock`.
+
+    `is_expected(role, slug, generation)` tells whether such a unit was started (or found); `on_report` and `on_silent` are the supervisor's.
+    """
+
+    def __init__(
+        self,
+        is_expected: Callable[[Role, str, str], bool],
+        on_report: Callable[[Child, Report], None],
+        on_silent: Callable[[Child], None],
+    ) -> None:
+        self._is_expected = is_expected
+        self._on_report = on_report
+        self._on_silent = on_silent
+        self._peers: dict[LineConnection, tuple[Role, str] | None] = {}
+        self._children: dict[tuple[Role, str], Child] = {}
+        self._order_ids = itertools.count(1)
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, path: Path, group: int | None) -> None:
+        """Bind the socket anew; members of `group` (the instances') may connect. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(
+            lambda: LineConnection(ChildMessage, self._handle_open, self._handle_message, self._handle_closed),
+            sock=bind_unix_socket(path, group),
+        )
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._peers):
+            connection.close()
+
+    def send_note(self, slug: str, generation: str, note: Note) -> None:
+        """Have the instance keep `note`; lost when it is not connected (its next report then shows an older one)."""
+        child = self._find(Role.MODEL, slug, generation)
+        if child is not None:
+            child.connection.send(Order(id=next(self._order_ids), order=OrderKind.NOTE, note=note))
+
+    async def order_stop(self, slug: str, generation: str) -> bool:
+        """Ask the instance to stop if it is idle; whether it is stopping now. Silence for 5 s, and no connection, count as busy."""
+        child = self._find(Role.MODEL, slug, generation)
+        if child is None:
+            return False
+        order_id = next(self._order_ids)
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        child.orders[order_id] = answer
+        child.connection.send(Order(id=order_id, order=OrderKind.STOP, if_idle=True))
+        try:
+            return await asyncio.wait_for(answer, ORDER_TIMEOUT_S)
+        except TimeoutError:
+            return False
+        finally:
+            child.orders.pop(order_id, None)
+
+    def _find(self, role: Role, slug: str, generation: str) -> Child | None:
+        child = self._children.get((role, slug))
+        return child if child is not None and child.generation == generation else None
+
+    def _handle_open(self, connection: LineConnection) -> None:
+        # Who it is must be read while the peer lives; later its pid may be another's.
+        peer = acquire_peer(connection.socket)
+        who = parse_unit(peer.unit) if peer.unit else None
+        self._peers[connection] = who
+        if who is None:
+            _log.warning("report refused", pid=peer.pid, unit=peer.unit or "none", reason="not a unit of llamactl")
+            connection.refuse(f"process {peer.pid} is in no unit of llamactl: only instances and measure children report here")
+
+    def _handle_message(self, connection: LineConnection, message: Any) -> None:
+        who = self._peers.get(connection)
+        if who is None:
+            return
+        child = self._children.get(who)
+        if isinstance(message, ChildHello):
+            self._greet(connection, who, message)
+        elif child is None or child.connection is not connection:
+            connection.refuse("the first message must be a hello")
+        elif isinstance(message, Report):
+            self._on_report(child, message)
+            connection.send(Ack(seq=message.seq))
+        elif isinstance(message, Answer):
+            answer = child.orders.get(message.id)
+            if answer is not None and not answer.done():
+                answer.set_result(message.result is AnswerResult.OK)
+
+    def _greet(self, connection: LineConnection, who: tuple[Role, str], hello: ChildHello) -> None:
+        role, slug = who
+        claimed = Role.MODEL if hello.role is ChildRole.SERVE else Role.MEASURE
+        if hello.version != VERSION:
+            connection.refuse(f"protocol version {hello.version}, this supervisor speaks {VERSION}")
+        elif claimed is not role:
+            connection.refuse(f"role {hello.role} does not belong into a {role} unit")
+        elif not self._is_expected(role, slug, hello.generation):
+            connection.refuse(f"generation {hello.generation!r} of {slug!r} is not the one that runs")
+        else:
+            previous = self._children.get(who)
+            self._children[who] = Child(role, slug, hello.generation, hello.pid, connection)
+            if previous is not None and previous.connection is not connection:
+                _end_orders(previous)
+                previous.connection.close()
+            connection.send(ChildWelcome(version=VERSION))
+            return
+        _log.warning("report refused", unit_slug=slug, reason="greeting does not agree with its unit")
+
+    def _handle_closed(self, connection: LineConnection) -> None:
+        who = self._peers.pop(connection, None)
+        if who is None:
+            return
+        child = self._children.get(who)
+        if child is not None and child.connection is connection:
+            del self._children[who]
+            _end_orders(child)
+            self._on_silent(child)
+
+
+def _end_orders(child: Child) -> None:
+    for answer in child.orders.values():
+        if not answer.done():
+            answer.set_result(False)
+
+
+def bind_unix_socket(path: Path, group: int | None) -> socket.socket:
+    """A listening-ready Unix socket at `path`, mode 0660 for `group` or 0600 without one, in place of what a predecessor left.
+
+    Bound under another name and renamed, so that no one can connect before the mode is right and the name never disappears. Raises OSError.
+    """
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        listener.bind(str(temporary))
+        os.chmod(temporary, 0o600)
+        if group is not None:
+            os.chown(temporary, -1, group)
+            os.chmod(temporary, 0o660)
+        listener.listen(512)
+        os.rename(temporary, path)
+    except OSError:
+        listener.close()
+        temporary.unlink(missing_ok=True)
+        raise
+    return listener

@@ -1,0 +1,254 @@
+"""Who asks for what on `control.sock`, and which answer belongs to which question?
+
+Each connection is a client; a request is known to the scheduler as the pair of client and request id, and its answers find the way back by that pair.
+Requests that only look are answered here from the scheduler's present state; all others become events. A request is open until its one final answer:
+answers to requests that are not open (the client has left, did not want to wait, or had its answer) go nowhere.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.protocol import (
+    VERSION,
+    BusyNotice,
+    CancelRequest,
+    ClientHello,
+    ClientMessage,
+    ClientRole,
+    Done,
+    Failure,
+    IdleNotice,
+    LeaseRequest,
+    ListRequest,
+    LoadRequest,
+    MachineStatus,
+    MeasureRequest,
+    MeasureResult,
+    ModelList,
+    ModelStatus,
+    RecallAnswer,
+    ReloadRequest,
+    ReloadResult,
+    StatusRequest,
+    UnloadRequest,
+    Welcome,
+)
+from llamactl.sched import events
+from llamactl.sched.events import Holder, Waiter
+from llamactl.supervisor.children import bind_unix_socket
+from llamactl.supervisor.connection import LineConnection
+from llamactl.systemd.journal import get_logger
+
+_log = get_logger()
+
+
+class Desk(Protocol):
+    """What the control socket needs of the supervisor."""
+
+    def dispatch(self, event: events.Event) -> None: ...
+    def welcome(self) -> Welcome: ...
+    def list_models(self, name: str) -> ModelList: ...
+    def machine_status(self) -> MachineStatus: ...
+    async def reload(self) -> ReloadResult: ...
+
+
+class OpenKind(Enum):
+    """Which final answer an open request gets."""
+
+    LEASE = auto()
+    LOAD = auto()
+    UNLOAD = auto()
+    MEASURE = auto()
+
+
+@dataclass(eq=False)
+class Client:
+    """One connection after its greeting."""
+
+    holder: Holder
+    role: ClientRole
+    connection: LineConnection
+    open: dict[int, OpenKind] = field(default_factory=dict)
+
+
+class Control:
+    """The server of `control.sock`."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._ids = itertools.count(1)
+        self._clients: dict[LineConnection, Client | None] = {}
+        self._by_holder: dict[Holder, Client] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, path: Path, group: int | None) -> None:
+        """Bind the socket anew; members of `group` may connect. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(
+            lambda: LineConnection(ClientMessage, self._handle_open, self._handle_message, self._handle_closed),
+            sock=bind_unix_socket(path, group),
+        )
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._clients):
+            connection.close()
+
+    # --- answers ---
+
+    def is_open(self, waiter: Waiter) -> bool:
+        client = self._by_holder.get(waiter[0])
+        return client is not None and waiter[1] in client.open
+
+    def tell(self, holder: Holder, message: msgspec.Struct) -> None:
+        """A notice to one client; nothing when it has left."""
+        client = self._by_holder.get(holder)
+        if client is not None:
+            client.connection.send(message)
+
+    def tell_fronts(self, message: msgspec.Struct) -> None:
+        for client in self._by_holder.values():
+            if client.role is ClientRole.FRONT:
+                client.connection.send(message)
+
+    def progress(self, waiter: Waiter, message: msgspec.Struct) -> None:
+        if self.is_open(waiter):
+            self.tell(waiter[0], message)
+
+    def answer(self, waiter: Waiter, message: msgspec.Struct) -> bool:
+        """The final answer to an open request; False when nobody waits for it any more."""
+        client = self._by_holder.get(waiter[0])
+        if client is None or client.open.pop(waiter[1], None) is None:
+            return False
+        client.connection.send(message)
+        return True
+
+    def complete(self, waiter: Waiter, model: str, seconds: float, status: ModelStatus | None) -> None:
+        """The answer that the kind of the request wants."""
+        client = self._by_holder.get(waiter[0])
+        kind = client.open.get(waiter[1]) if client is not None else None
+        if kind is OpenKind.MEASURE and status is not None:
+            self.answer(waiter, MeasureResult(id=waiter[1], model=model, memory=status.memory))
+        else:
+            self.answer(waiter, Done(id=waiter[1], model=model, seconds=seconds))
+
+    # --- questions ---
+
+    def _handle_open(self, connection: LineConnection) -> None:
+        self._clients[connection] = None
+
+    def _handle_closed(self, connection: LineConnection) -> None:
+        client = self._clients.pop(connection, None)
+        if client is not None:
+            del self._by_holder[client.holder]
+            self._desk.dispatch(events.ConnectionGone(client.holder))
+
+    def _handle_message(self, connection: LineConnection, message: Any) -> None:
+        client = self._clients.get(connection)
+        if client is None:
+            if isinstance(message, ClientHello):
+                self._greet(connection, message)
+            else:
+                connection.refuse("the first message must be a hello")
+        elif isinstance(message, ClientHello):
+            connection.refuse("a connection greets once")
+        else:
+            try:
+                self._handle_request(client, message)
+            except LlamactlError as error:
+                client.connection.send(format_failure(message.id, error))
+
+    def _greet(self, connection: LineConnection, hello: ClientHello) -> None:
+        if hello.version != VERSION:
+            connection.refuse(f"protocol version {hello.version}, this supervisor speaks {VERSION}: restart the older of the two")
+            return
+        client = Client(next(self._ids), hello.role, connection)
+        self._clients[connection] = client
+        self._by_holder[client.holder] = client
+        connection.send(self._desk.welcome())
+        if hello.role is ClientRole.FRONT:
+            for lease in hello.leases:
+                self._desk.dispatch(
+                    events.LeaseAnnounced(client.holder, lease.model, lease.generation, lease.busy, lease.last_used_s)
+                )
+            self._desk.dispatch(events.FrontAnnounced(client.holder))
+
+    def _handle_request(self, client: Client, message: Any) -> None:
+        holder = client.holder
+        match message:
+            case BusyNotice():
+                self._desk.dispatch(events.LeaseBusy(holder, message.model, message.generation))
+            case IdleNotice():
+                self._desk.dispatch(events.LeaseIdle(holder, message.model, message.generation, message.last_used_s))
+            case RecallAnswer():
+                self._desk.dispatch(
+                    events.RecallAnswered(holder, message.model, message.generation, message.returned, message.last_used_s)
+                )
+            case CancelRequest():
+                if client.open.pop(message.id, None) is not None:
+                    client.connection.send(Failure(id=message.id, code=ErrorCode.CANCELLED, message="cancelled by the client"))
+                    self._desk.dispatch(events.WaiterGone((holder, message.id)))
+            case LeaseRequest():
+                if client.role is not ClientRole.FRONT:
+                    raise LlamactlError(ErrorCode.PROTOCOL, "cannot grant a lease: only fronts hold leases")
+                self._open(
+                    client,
+                    message.id,
+                    OpenKind.LEASE,
+                    events.LeaseRequested((holder, message.id), message.model, message.autoload, message.stale_generation),
+                )
+            case LoadRequest():
+                self._open(client, message.id, OpenKind.LOAD, events.LoadRequested((holder, message.id), message.model))
+                self._detach(message.wait, (holder, message.id), message.model)
+            case UnloadRequest():
+                event = events.UnloadRequested((holder, message.id), message.model, message.now)
+                self._open(client, message.id, OpenKind.UNLOAD, event)
+                self._detach(message.wait, (holder, message.id), message.model)
+            case MeasureRequest():
+                self._open(client, message.id, OpenKind.MEASURE, events.MeasureRequested((holder, message.id), message.model))
+            case ListRequest():
+                listing = self._desk.list_models(message.model)
+                client.connection.send(msgspec.structs.replace(listing, id=message.id))
+            case StatusRequest():
+                client.connection.send(msgspec.structs.replace(self._desk.machine_status(), id=message.id))
+            case ReloadRequest():
+                task = asyncio.get_running_loop().create_task(self._reload(client, message.id))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def _open(self, client: Client, request_id: int, kind: OpenKind, event: events.Event) -> None:
+        if request_id in client.open:
+            raise LlamactlError(ErrorCode.PROTOCOL, f"cannot take request {request_id}: a request of that id is open")
+        client.open[request_id] = kind
+        self._desk.dispatch(event)
+
+    def _detach(self, wait: bool, waiter: Waiter, model: str) -> None:
+        """A request that does not wait is done when it was not refused at once."""
+        if not wait:
+            self.answer(waiter, Done(id=waiter[1], model=model))
+
+    async def _reload(self, client: Client, request_id: int) -> None:
+        result = await self._desk.reload()
+        client.connection.send(msgspec.structs.replace(result, id=request_id))
+
+
+def format_failure(request_id: int, error: LlamactlError) -> Failure:
+    """A Failure message of an error."""
+    return Failure(
+        id=request_id,
+        code=error.code,
+        message=error.message,
+        hint=error.hint,
+        model=error.model,
+        details=error.details,
+    )

@@ -1,0 +1,349 @@
+"""What does the supervisor do with each thing that happens? It tells the scheduler, and carries out what the scheduler wants.
+
+All state that decisions need is the scheduler's; this file owns only connections, units and timers. `dispatch` is the one way in: events that an effect
+causes at once are queued behind it, so that the scheduler is never entered twice. Order at the start matters: subscribe and list units first, then bind the
+sockets, so that every child that connects belongs to a unit that is known; and READY only when all of it stands.
+"""
+
+import asyncio
+import os
+import time
+from collections import deque
+
+import msgspec
+
+from llamactl import __version__
+from llamactl.config import load_config
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.names import Role, format_slug, format_unit
+from llamactl.paths import Paths
+from llamactl.protocol import (
+    VERSION,
+    ChildState,
+    Failure,
+    LeaseGone,
+    LeaseGrant,
+    LoadFailure,
+    MachineStatus,
+    ModelList,
+    ModelsChanged,
+    ModelStatus,
+    Progress,
+    Recall,
+    RecallCancelled,
+    ReloadResult,
+    Report,
+    State,
+    Welcome,
+)
+from llamactl.sched import events
+from llamactl.sched.scheduler import Scheduler
+from llamactl.settings import Config
+from llamactl.supervisor.children import Child, Children
+from llamactl.supervisor.control import Control
+from llamactl.supervisor.host import acquire_host_memory
+from llamactl.supervisor.units import Run, Units
+from llamactl.systemd.journal import get_logger
+from llamactl.systemd.notify import Notifier
+
+RECOVERY_S = 5.0
+
+_log = get_logger()
+
+
+class Supervisor:
+    """The daemon. Lives in one event loop; `start` brings it up, `stop` ends it and leaves the instances running."""
+
+    def __init__(self, paths: Paths, notifier: Notifier) -> None:
+        self._paths = paths
+        self._notifier = notifier
+        self._scheduler = Scheduler()
+        self._units = Units(paths, self._handle_unit_ended)
+        self._children = Children(self._units.is_expected, self._handle_report, self._handle_silent)
+        self._control = Control(self)
+        self._config = Config()
+        self._events: deque[events.Event] = deque()
+        self._dispatching = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reloading = asyncio.Lock()
+        self._since_s = time.monotonic()
+        self._status = ""
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails when the scheduler has: its state can be trusted no more, and a new supervisor finds all it needs in systemd."""
+
+    # --- life ---
+
+    async def start(self, admin_group: int | None, model_group: int | None) -> None:
+        """Read the configuration, find what runs, listen. Raises ManagerError or OSError."""
+        self._take_config(await asyncio.to_thread(load_config, self._paths))
+        found = await self._units.open()
+        self.dispatch(events.Configured(self._config))
+        for run in found:
+            _log.info("instance found", model=run.settings.name, unit=run.unit, pid=run.pid)
+            self.dispatch(events.InstanceFound(run.settings.name, run.generation, run.settings))
+        await self._children.listen(self._paths.report_socket, model_group)
+        await self._control.listen(self._paths.control_socket, admin_group)
+        self.dispatch(events.RecoveryBegan(time.monotonic() + RECOVERY_S, 1 if found else 0))
+        if not self._units.manager.controllers:
+            _log.warning("memory limits not enforced", reason="this systemd has no cgroup controllers")
+
+    async def stop(self) -> None:
+        """End the daemon's own connections; instances and their streams go on."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._control.close()
+        self._children.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await self._units.close()
+
+    async def reload(self) -> ReloadResult:
+        """Read the configuration again and apply it. Models that run keep the settings with which they were started."""
+        async with self._reloading:
+            before = self._config
+            self._take_config(await asyncio.to_thread(load_config, self._paths))
+            after = self._config
+            self.dispatch(events.Configured(after))
+            self._control.tell_fronts(ModelsChanged())
+            result = ReloadResult(
+                id=0,
+                added=tuple(name for name in after.models if name not in before.models),
+                removed=tuple(name for name in before.models if name not in after.models),
+                changed=tuple(name for name in after.models if before.models.get(name, after.models[name]) != after.models[name]),
+                problems=tuple(str(problem) for problem in after.problems),
+            )
+            _log.info(
+                "configuration reloaded",
+                models=len(after.models),
+                added=list(result.added),
+                removed=list(result.removed),
+                changed=list(result.changed),
+                problems=len(result.problems),
+            )
+            return result
+
+    def _take_config(self, config: Config) -> None:
+        self._config = config
+        self._units.settings = config.settings
+        for problem in config.problems:
+            _log.warning("configuration problem", file=problem.file, where=problem.where, model=problem.model, reason=problem.message)
+
+    # --- events and effects ---
+
+    def dispatch(self, event: events.Event) -> None:
+        """Have the scheduler handle an event, and everything that follows from it at once."""
+        self._events.append(event)
+        if self._dispatching:
+            return
+        self._dispatching = True
+        acted = False
+        try:
+            while self._events:
+                event = self._events.popleft()
+                self._read_host(event)
+                effects = self._scheduler.handle(event, time.monotonic())
+                acted = acted or bool(effects)
+                for effect in effects:
+                    self._apply(effect)
+        except Exception as error:
+            if not self.broken.done():
+                self.broken.set_exception(error)
+            return
+        finally:
+            self._dispatching = False
+        self._arm_timer()
+        if acted:
+            self._tell_status()
+
+    def _read_host(self, event: events.Event) -> None:
+        """Host memory is read anew before each event that may start something, where it is a limit at all."""
+        if self._config.settings.host_margin_bytes is None or isinstance(event, events.HostRead):
+            return
+        try:
+            total, available = acquire_host_memory()
+        except (OSError, ValueError) as error:
+            _log.warning("host memory unknown", reason=str(error))
+            return
+        for effect in self._scheduler.handle(events.HostRead(total, available), time.monotonic()):
+            self._apply(effect)
+
+    def _apply(self, effect: events.Effect) -> None:
+        match effect:
+            case events.Record():
+                _log.log(effect.level, effect.event, model=effect.model or None, **effect.fields)
+            case events.GrantLease():
+                self._grant(effect)
+            case events.Refuse():
+                failure = Failure(
+                    id=effect.waiter[1],
+                    code=effect.code,
+                    message=effect.message,
+                    hint=effect.hint,
+                    model=effect.model,
+                    details=effect.details,
+                )
+                self._control.answer(effect.waiter, failure)
+            case events.Complete():
+                status = self._scheduler.model_status(effect.model)
+                self._control.complete(effect.waiter, effect.model, effect.seconds, status)
+            case events.TellProgress():
+                progress = Progress(
+                    id=effect.waiter[1], stage=effect.stage, fraction=effect.fraction, waiting_for=effect.waiting_for
+                )
+                self._control.progress(effect.waiter, progress)
+            case events.StartInstance():
+                self._units.start_instance(effect)
+            case events.StartMeasure():
+                self._units.start_measure(effect)
+            case events.OrderStop():
+                self._spawn_order_stop(effect)
+            case events.StopUnit():
+                self._units.stop(Role.MODEL, format_slug(effect.model), effect.generation)
+            case events.StopMeasure():
+                self._units.stop(Role.MEASURE, format_slug(effect.model))
+            case events.RecallLease():
+                self._control.tell(effect.holder, Recall(model=effect.model, generation=effect.generation, drain=effect.drain))
+            case events.CancelRecall():
+                self._control.tell(effect.holder, RecallCancelled(model=effect.model, generation=effect.generation))
+            case events.RevokeLease():
+                gone = LeaseGone(model=effect.model, generation=effect.generation, reason=effect.reason)
+                self._control.tell(effect.holder, gone)
+            case events.SendNote():
+                self._children.send_note(format_slug(effect.model), effect.generation, effect.note)
+
+    def _grant(self, effect: events.GrantLease) -> None:
+        slug = format_slug(effect.model)
+        grant = LeaseGrant(
+            id=effect.waiter[1],
+            model=effect.model,
+            slug=slug,
+            generation=effect.generation,
+            socket=str(self._paths.instance_socket(slug)),
+        )
+        if not self._control.answer(effect.waiter, grant):
+            # The client left between the decision and now: what it was granted is idle again.
+            self.dispatch(events.RecallAnswered(effect.waiter[0], effect.model, effect.generation, True, time.monotonic()))
+
+    def _spawn_order_stop(self, effect: events.OrderStop) -> None:
+        async def order() -> None:
+            stopping = await self._children.order_stop(format_slug(effect.model), effect.generation)
+            self.dispatch(events.StopAnswered(effect.model, effect.generation, stopping))
+
+        task = asyncio.get_running_loop().create_task(order())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _arm_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._scheduler.next_deadline()
+        if deadline is not None:
+            delay_s = max(0.0, deadline - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.dispatch, events.Tick())
+
+    # --- children ---
+
+    def _handle_report(self, child: Child, report: Report) -> None:
+        run = self._units.find(child.role, child.slug)
+        if run is None:
+            return
+        run.pid = run.pid or child.pid
+        if report.error:
+            run.error = report.error
+        if child.role is Role.MEASURE:
+            if report.state is ChildState.MEASURED and report.min is not None and report.max is not None:
+                run.reported = True
+                self.dispatch(events.MeasureReported(run.settings.name, report.min, report.max, report.facts))
+            return
+        self.dispatch(
+            events.InstanceReported(
+                model=run.settings.name,
+                generation=run.generation,
+                state=report.state,
+                stage=report.stage,
+                progress=report.progress,
+                effective=report.effective,
+                busy=report.busy,
+                error=report.error,
+                facts=report.facts,
+                note=report.note,
+            )
+        )
+
+    def _handle_silent(self, child: Child) -> None:
+        run = self._units.find(child.role, child.slug)
+        if run is not None and child.role is Role.MODEL:
+            self.dispatch(events.InstanceSilent(run.settings.name, run.generation))
+
+    def _handle_unit_ended(self, run: Run, failure: LoadFailure | None) -> None:
+        if run.role is Role.MODEL:
+            self.dispatch(events.InstanceEnded(run.settings.name, run.generation, failure))
+        else:
+            error = "" if failure is None else format_measure_error(failure)
+            self.dispatch(events.MeasureEnded(run.settings.name, error))
+
+    # --- what clients see ---
+
+    def welcome(self) -> Welcome:
+        settings = self._config.settings
+        return Welcome(
+            version=VERSION,
+            llamactl=__version__,
+            pid=os.getpid(),
+            max_body_bytes=settings.max_body_bytes,
+            stop_timeout_s=settings.stop_timeout_s,
+        )
+
+    def list_models(self, name: str) -> ModelList:
+        """All models, or one by name or alias. Raises LlamactlError (unknown_model)."""
+        if name:
+            status = self._scheduler.model_status(name)
+            if status is None:
+                raise LlamactlError(
+                    ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint="`llamactl list` shows all models", model=name
+                )
+            statuses: tuple[ModelStatus, ...] = (status,)
+        else:
+            statuses = self._scheduler.list_models(time.monotonic())
+        return ModelList(id=0, now_s=time.monotonic(), models=tuple(self._complete_status(status) for status in statuses))
+
+    def _complete_status(self, status: ModelStatus) -> ModelStatus:
+        """A model's status with what only the units know."""
+        slug = format_slug(status.name)
+        run = self._units.find(Role.MODEL, slug)
+        return msgspec.structs.replace(status, slug=slug, unit=format_unit(Role.MODEL, slug), pid=run.pid if run is not None else 0)
+
+    def machine_status(self) -> MachineStatus:
+        models = self._scheduler.list_models(time.monotonic())
+        return MachineStatus(
+            id=0,
+            llamactl=__version__,
+            pid=os.getpid(),
+            since_s=self._since_s,
+            now_s=time.monotonic(),
+            devices=self._scheduler.list_devices(),
+            loaded=sum(model.state in (State.READY, State.SLEEPING) for model in models),
+            max_loaded=self._config.settings.max_loaded,
+            queue=self._scheduler.queue_names(),
+            controllers=self._units.manager.controllers,
+            problems=tuple(str(problem) for problem in self._config.problems),
+        )
+
+    def _tell_status(self) -> None:
+        states = [model.state for model in self._scheduler.list_models(time.monotonic())]
+        loaded, loading = states.count(State.READY), states.count(State.LOADING)
+        status = f"{len(states)} models, {loaded} loaded, {loading} loading"
+        if status != self._status:
+            self._status = status
+            self._notifier.status(status)
+
+
+def format_measure_error(failure: LoadFailure) -> str:
+    """One line of why a measure child failed."""
+    if failure.result == "timeout":
+        return "took too long and was killed"
+    how = f"{failure.result} {failure.exit_code}" if failure.exit_code else failure.result
+    return f"{failure.message} ({how})" if failure.message else how
+

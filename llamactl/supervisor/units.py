@@ -1,0 +1,243 @@
+"""How do the scheduler's starts and stops become units, and how do units' ends become its events?
+
+One record per unit that should exist, made before the unit is started, so that a child which connects at once is known. A unit's name is free only when
+the last unit of that name is gone, so each start first frees it. What ends is told exactly once, with the reason that a person can use: what the child itself
+reported, else the last lines of its log.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from llamactl.errors import LlamactlError
+from llamactl.names import Role, format_slug, format_unit
+from llamactl.paths import Paths
+from llamactl.protocol import LoadFailure
+from llamactl.sched.events import StartInstance, StartMeasure
+from llamactl.settings import GlobalSettings, ModelSettings, decode_spec
+from llamactl.share import python_paths
+from llamactl.systemd.journal import get_logger
+from llamactl.systemd.manager import Manager, ManagerError
+from llamactl.systemd.transient import choose_measure_properties, choose_model_properties
+from llamactl.systemd.units import RESULT_UNKNOWN, UnitEnded, UnitEvent, UnitSnapshot, UnitStarted
+
+LOG_LINES = 5
+LOG_TIMEOUT_S = 3.0
+
+_log = get_logger()
+
+
+@dataclass(eq=False)
+class Run:
+    """One unit that was started, or found running."""
+
+    role: Role
+    slug: str
+    generation: str
+    settings: ModelSettings
+    pid: int = 0
+    error: str = ""
+    """What the child reported of its own failure."""
+    reported: bool = False
+    """A measure child's figures have come."""
+    stopping: bool = False
+    ended: bool = False
+
+    @property
+    def unit(self) -> str:
+        return format_unit(self.role, self.slug)
+
+
+class Units:
+    """All model and measure units of this supervisor. `on_ended(run, failure)` is called once for each run."""
+
+    def __init__(self, paths: Paths, on_ended: Callable[[Run, LoadFailure | None], None]) -> None:
+        self._paths = paths
+        self._on_ended = on_ended
+        self._runs: dict[tuple[Role, str], Run] = {}
+        self._measure_starts = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.manager = Manager(self._handle_unit_event, self._handle_lost)
+        self.settings = GlobalSettings()
+
+    async def open(self) -> list[Run]:
+        """Connect to systemd; the model units that run already. Measure units of a predecessor are stopped. Raises ManagerError."""
+        await self.manager.open()
+        found: list[Run] = []
+        for snapshot in await self.manager.list_units():
+            run = _adopt(snapshot)
+            if snapshot.role is Role.MEASURE:
+                await self.manager.stop_unit(snapshot.unit)
+            elif run is not None:
+                self._runs[run.role, run.slug] = run
+                found.append(run)
+        return found
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await self.manager.close()
+
+    def find(self, role: Role, slug: str) -> Run | None:
+        return self._runs.get((role, slug))
+
+    def is_expected(self, role: Role, slug: str, generation: str) -> bool:
+        run = self._runs.get((role, slug))
+        return run is not None and run.generation == generation and not run.ended
+
+    def start_instance(self, effect: StartInstance) -> None:
+        settings = effect.settings
+        run = Run(Role.MODEL, format_slug(settings.name), effect.generation, settings)
+        self._start(
+            run,
+            lambda: choose_model_properties(
+                settings,
+                slug=run.slug,
+                generation=run.generation,
+                paths=self._paths,
+                python=sys.executable,
+                python_paths=[str(path) for path in python_paths()],
+                stall_s=self.settings.load_stall_s,
+                stop_timeout_s=self.settings.stop_timeout_s,
+                margins_bytes=effect.margins_bytes,
+                extra_bufts=effect.extra_bufts,
+            ),
+        )
+
+    def start_measure(self, effect: StartMeasure) -> None:
+        settings = effect.settings
+        self._measure_starts += 1
+        run = Run(Role.MEASURE, format_slug(settings.name), f"{os.getpid()}.{self._measure_starts}", settings)
+        self._start(
+            run,
+            lambda: choose_measure_properties(
+                settings,
+                slug=run.slug,
+                generation=run.generation,
+                paths=self._paths,
+                python=sys.executable,
+                python_paths=[str(path) for path in python_paths()],
+                timeout_s=self.settings.measure_timeout_s,
+                margins_bytes=effect.margins_bytes,
+                extra_bufts=effect.extra_bufts,
+            ),
+        )
+
+    def stop(self, role: Role, slug: str, generation: str | None = None) -> None:
+        """Stop a unit, whatever it does; its end is told as any other."""
+        run = self._runs.get((role, slug))
+        if run is not None and (generation is None or run.generation == generation):
+            run.stopping = True
+            self._spawn(self._stop(run))
+
+    def _start(self, run: Run, choose_properties: Callable[[], dict[str, Any]]) -> None:
+        self._runs[run.role, run.slug] = run
+        self._spawn(self._start_unit(run, choose_properties))
+
+    async def _start_unit(self, run: Run, choose_properties: Callable[[], dict[str, Any]]) -> None:
+        try:
+            await self.manager.free_name(run.unit)
+            properties = choose_properties()
+            if run.role is Role.MODEL:
+                self._make_instance_dir(run.slug)
+            if run.stopping:  # a stop that came before there was a unit
+                self._end(run, None)
+                return
+            await self.manager.start_transient(run.unit, properties)
+            if run.stopping:
+                await self.manager.stop_unit(run.unit)
+        except (ManagerError, LlamactlError, OSError) as error:
+            self._end(run, LoadFailure(result="start", exit_code=0, message=f"cannot start {run.unit}: {error}"))
+
+    def _make_instance_dir(self, slug: str) -> None:
+        """The directory of the instance's socket: for the instance and the front, which share a group."""
+        directory = self._paths.instance_dir(slug)
+        directory.mkdir(mode=0o770, parents=True, exist_ok=True)
+        with contextlib.suppress(LookupError):
+            shutil.chown(directory, group="llamactl-model")
+        directory.chmod(0o770)
+
+    async def _stop(self, run: Run) -> None:
+        try:
+            await self.manager.stop_unit(run.unit)
+        except ManagerError as error:
+            _log.error("stop failed", model=run.settings.name, unit=run.unit, reason=str(error))
+
+    def _handle_unit_event(self, event: UnitEvent) -> None:
+        match event:
+            case UnitStarted():
+                run = self._run_of(event.unit)
+                if run is not None:
+                    run.pid = event.main_pid
+            case UnitEnded():
+                run = self._run_of(event.unit)
+                if run is not None:
+                    self._spawn(self._report_end(run, event))
+
+    def _handle_lost(self, reason: str) -> None:
+        _log.error("systemd connection lost", reason=reason)
+
+    def _run_of(self, unit: str) -> Run | None:
+        return next((run for run in self._runs.values() if run.unit == unit and not run.ended), None)
+
+    async def _report_end(self, run: Run, event: UnitEnded) -> None:
+        # Failed units are kept until they are reset, so one that was collected unseen had ended well.
+        if event.result in ("success", RESULT_UNKNOWN):
+            silent = run.role is Role.MEASURE and not run.reported and not run.stopping
+            self._end(run, LoadFailure(result="protocol", exit_code=0, message="ended without a report") if silent else None)
+            return
+        message = run.error or await acquire_log_tail(run.unit) or event.status_text
+        self._end(run, LoadFailure(result=event.result, exit_code=event.exit_code, message=message))
+
+    def _end(self, run: Run, failure: LoadFailure | None) -> None:
+        if run.ended:
+            return
+        run.ended = True
+        run.pid = 0
+        if self._runs.get((run.role, run.slug)) is run:
+            del self._runs[run.role, run.slug]
+        self._on_ended(run, failure)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _adopt(snapshot: UnitSnapshot) -> Run | None:
+    """The run behind a unit found at start; None for one that has ended or whose environment is not ours."""
+    if snapshot.active_state not in ("active", "activating", "deactivating", "reloading"):
+        return None
+    try:
+        settings = decode_spec(snapshot.environment["LLAMACTL_SPEC"])
+        generation = snapshot.environment["LLAMACTL_GENERATION"]
+    except (KeyError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        _log.warning("unit ignored", unit=snapshot.unit, reason=f"its environment does not say which model it is: {error}")
+        return None
+    return Run(snapshot.role, snapshot.slug, generation, settings, pid=snapshot.main_pid)
+
+
+async def acquire_log_tail(unit: str) -> str:
+    """The last lines that a unit logged, joined by " | "; empty where the journal cannot say."""
+    command = ("journalctl", "--no-pager", "--quiet", "--output=cat", f"--lines={LOG_LINES}", f"_SYSTEMD_UNIT={unit}")
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+    except OSError:
+        return ""
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), LOG_TIMEOUT_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return ""
+    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
+    return " | ".join(lines[-LOG_LINES:])[-2000:]
