@@ -1,0 +1,42 @@
+"""`check`: is the configuration right, before a reload finds out?
+
+Reads the files itself and needs no supervisor. Run it as root: models run as users that exist only while they run,
+and whether those may read a file is computed, but others may not look everywhere.
+"""
+
+import argparse
+import os
+import sys
+
+import msgspec
+
+from llamactl.cli.output import clean_text, print_json
+from llamactl.config import check_config, load_config
+from llamactl.paths import acquire_paths
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Prints every finding. 1 when one of them keeps something from working, else 0."""
+    paths = acquire_paths()
+    config = load_config(paths)
+    problems = [*config.problems, *check_config(paths, config)]
+    fatal = sum(problem.fatal for problem in problems)
+    if args.json:
+        print_json(
+            {
+                "ok": not fatal,
+                "models": sorted(config.models),
+                "invalid": sorted(config.invalid),
+                "problems": msgspec.to_builtins(problems),
+            }
+        )
+        return 1 if fatal else 0
+    for problem in problems:
+        print(clean_text(("" if problem.fatal else "note: ") + str(problem)))
+    count = f"{len(config.models)} model{'' if len(config.models) == 1 else 's'}"
+    summary = f"{fatal} problem{'' if fatal == 1 else 's'}" if fatal else "no problems"
+    invalid = f", {len(config.invalid)} invalid" if config.invalid else ""
+    print(f"{paths.config_dir}: {count}{invalid}, {summary}", file=sys.stderr)
+    if fatal and os.geteuid() != 0:
+        print("llamactl: not run as root: not every file can be looked at", file=sys.stderr)
+    return 1 if fatal else 0

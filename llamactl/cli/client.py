@@ -1,0 +1,160 @@
+"""How does a command ask the supervisor something and wait for the answer?
+
+One blocking connection to `control.sock` for one command. Only connecting and the greeting have a time-out: a load
+may rightly take an hour, and a supervisor that ends closes the connection, which is noticed at once. Whoever leaves
+the connection leaves a load by command running.
+"""
+
+import getpass
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from llamactl import __version__
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.protocol import (
+    VERSION,
+    ClientHello,
+    ClientRole,
+    Failure,
+    JunkError,
+    JunkNotice,
+    LineReader,
+    Progress,
+    ServerMessage,
+    Welcome,
+    encode_message,
+)
+
+GREETING_TIMEOUT_S = 10.0
+_START = "start it: systemctl start llamactl"
+
+
+class Client:
+    """A greeted connection. Raises LlamactlError for everything that goes wrong."""
+
+    def __init__(self, path: Path, timeout_s: float = GREETING_TIMEOUT_S) -> None:
+        self._path = path
+        self._reader = LineReader(ServerMessage)
+        self._waiting: list[Any] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.settimeout(timeout_s)
+            self._connect()
+            self.welcome = self._greet()
+            self._socket.settimeout(None)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def ask(self, request: Any, on_progress: Callable[[Progress], None] | None = None) -> Any:
+        """The final answer to a request; Progress on the way goes to `on_progress`. A Failure is raised."""
+        self._send(request)
+        while True:
+            message = self._receive()
+            if getattr(message, "id", None) != request.id:
+                continue  # notices, which are for fronts
+            if isinstance(message, Progress):
+                if on_progress is not None:
+                    on_progress(message)
+            elif isinstance(message, Failure):
+                raise make_error(message)
+            else:
+                return message
+
+    def _connect(self) -> None:
+        try:
+            self._socket.connect(str(self._path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise LlamactlError(
+                ErrorCode.NO_SUPERVISOR, f"cannot reach the supervisor: nobody listens at {self._path}", hint=_START
+            ) from None
+        except PermissionError:
+            raise LlamactlError(
+                ErrorCode.PERMISSION,
+                f"cannot reach the supervisor: permission denied at {self._path}",
+                hint=f"join the group: sudo usermod -aG llamactl-admin {_find_user()}, then log in again; or use sudo",
+            ) from None
+        except TimeoutError:
+            raise self._make_silent() from None
+        except OSError as error:
+            raise LlamactlError(
+                ErrorCode.NO_SUPERVISOR, f"cannot reach the supervisor at {self._path}: {error.strerror or error}"
+            ) from None
+
+    def _greet(self) -> Welcome:
+        try:
+            self._send(ClientHello(version=VERSION, role=ClientRole.CLI))
+            message = self._receive()
+        except TimeoutError:
+            raise self._make_silent() from None
+        if not isinstance(message, Welcome):
+            raise self._make_misunderstood("it does not greet")
+        if message.version != VERSION:
+            reason = f"it speaks version {message.version} (llamactl {message.llamactl})"
+            raise self._make_misunderstood(f"{reason}, this command {VERSION} (llamactl {__version__})")
+        return message
+
+    def _send(self, message: Any) -> None:
+        # A peer that closed may have said why: that is still to be read.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(encode_message(message))
+
+    def _receive(self) -> Any:
+        while not self._waiting:
+            try:
+                data = self._socket.recv(1 << 16)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise LlamactlError(
+                    ErrorCode.NO_SUPERVISOR,
+                    "lost the supervisor: it ended the connection without an answer",
+                    hint="see: journalctl -u llamactl",
+                )
+            try:
+                self._waiting = self._reader.feed(data)
+            except JunkError as error:
+                raise self._make_misunderstood(str(error)) from None
+        message = self._waiting.pop(0)
+        if isinstance(message, JunkNotice):
+            raise self._make_misunderstood(message.message)
+        return message
+
+    def _make_silent(self) -> LlamactlError:
+        return LlamactlError(
+            ErrorCode.NO_SUPERVISOR,
+            f"cannot reach the supervisor: no answer from {self._path} for {self._socket.gettimeout():g} s",
+            hint="see: systemctl status llamactl",
+        )
+
+    def _make_misunderstood(self, reason: str) -> LlamactlError:
+        return LlamactlError(
+            ErrorCode.PROTOCOL,
+            f"cannot talk to the supervisor: {reason}",
+            hint="if llamactl was updated: systemctl restart llamactl",
+        )
+
+
+def make_error(failure: Failure) -> LlamactlError:
+    """The error that a Failure message carries. A code of a newer supervisor counts as internal."""
+    code = ErrorCode(failure.code) if failure.code in tuple(ErrorCode) else ErrorCode.INTERNAL
+    return LlamactlError(code, failure.message, hint=failure.hint, model=failure.model, details=failure.details)
+
+
+def _find_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without an entry
+        return "USER"

@@ -1,0 +1,40 @@
+"""`logs`: which lines of the journal belong to a model?
+
+Lines that carry its name (the supervisor's and the instance's own), everything its units printed, and what systemd
+says about them. The command becomes journalctl, so that its options, its pager and Ctrl-C work as ever. The
+supervisor is not asked: logs are wanted when it is down.
+"""
+
+import argparse
+import os
+
+from llamactl.cli.output import complain
+from llamactl.config import load_config
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.names import Role, format_slug, format_unit
+from llamactl.paths import acquire_paths
+
+
+def build_command(name: str, follow: bool, lines: str | None, options: list[str]) -> list[str]:
+    """journalctl with matches that are joined by "+" (or), and the options that were given."""
+    matches = [f"LLAMACTL_MODEL={name}"]
+    for role in (Role.MODEL, Role.MEASURE):
+        unit = format_unit(role, format_slug(name))
+        matches += ["+", f"_SYSTEMD_UNIT={unit}", "+", "_PID=1", f"UNIT={unit}"]
+    command = ["journalctl"]
+    command += ["--follow"] if follow else []
+    command += [f"--lines={lines}"] if lines is not None else []
+    return command + options + matches
+
+
+def run_logs(args: argparse.Namespace) -> int:
+    config = load_config(acquire_paths())
+    name = config.resolve(args.name)
+    if name is None:
+        name = args.name
+        complain(f"no model {name!r} is configured; showing what the journal has")
+    command = build_command(name, args.follow, args.lines, args.options)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        raise LlamactlError(ErrorCode.INTERNAL, f"cannot run journalctl: {error.strerror}") from None

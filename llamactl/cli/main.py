@@ -1,0 +1,234 @@
+"""Which commands are there, and what becomes of errors?
+
+One table of commands makes the parser and the help. Whatever a command raises ends here as one line on standard error
+and an exit status from the table of errors; a traceback is never shown (LLAMACTL_DEBUG=1 shows it). Modules are
+imported by the command that needs them: most of the time that `llamactl ps` takes would else be imports.
+"""
+
+import argparse
+import difflib
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from llamactl import __version__
+from llamactl.errors import LlamactlError
+
+USAGE_ERROR = 2
+_SIGPIPE = 128 + signal.SIGPIPE
+_SIGINT = 128 + signal.SIGINT
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: `module:function`, one line of help, and what adds its arguments."""
+
+    name: str
+    run: str
+    help: str
+    arguments: tuple[Callable[[argparse.ArgumentParser], object], ...] = ()
+
+
+def _take_name(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("name", metavar="NAME", help="a model, by name or alias")
+
+
+def _take_optional_name(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("name", metavar="NAME", nargs="?", default="", help="a model, by name or alias")
+
+
+def _take_json(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
+def _take_no_wait(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("--no-wait", action="store_true", help="return at once, the supervisor goes on")
+
+
+def _take_now(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("--now", action="store_true", help="cut running requests instead of waiting for them")
+
+
+def _take_follow(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("-f", "--follow", action="store_true", help="go on with new lines")
+
+
+def _take_lines(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("-n", "--lines", metavar="N", help="only the last N lines")
+
+
+GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
+    (
+        "Models",
+        (
+            Command(
+                "load",
+                "act:run_load",
+                "load a model and wait until it is ready",
+                (_take_name, _take_no_wait, _take_json),
+            ),
+            Command(
+                "unload",
+                "act:run_unload",
+                "let its requests end, then stop a model",
+                (_take_name, _take_now, _take_no_wait, _take_json),
+            ),
+            Command(
+                "measure",
+                "act:run_measure",
+                "find out what a model needs, without loading it",
+                (_take_name, _take_json),
+            ),
+        ),
+    ),
+    (
+        "Looking",
+        (
+            Command("ps", "show:run_ps", "models that are loaded", (_take_json,)),
+            Command("list", "show:run_list", "all models", (_take_json,)),
+            Command(
+                "status",
+                "show:run_status",
+                "memory accounts and queue; or one model in detail",
+                (_take_optional_name, _take_json),
+            ),
+            Command(
+                "logs",
+                "logs:run_logs",
+                "the journal of a model; takes options of journalctl",
+                (_take_name, _take_follow, _take_lines),
+            ),
+        ),
+    ),
+    (
+        "Configuration",
+        (
+            Command(
+                "check",
+                "check:run_check",
+                "find mistakes in the configuration, and files that models cannot read",
+                (_take_json,),
+            ),
+            Command("reload", "act:run_reload", "read the configuration again", (_take_json,)),
+        ),
+    ),
+    (
+        "Installation",
+        (
+            Command("install", "", "write units, groups and a default configuration to where systemd looks"),
+            Command("uninstall", "", "stop everything and remove what install wrote"),
+        ),
+    ),
+)
+COMMANDS = {command.name: command for _, commands in GROUPS for command in commands}
+
+EXIT_STATUS = """exit status:
+  0 done   1 failed   2 wrong usage   3 not loaded   4 no such model   5 does not fit
+  6 no supervisor   130 interrupted"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; see: {self.prog} --help", file=sys.stderr)
+        raise SystemExit(USAGE_ERROR)
+
+
+def format_help() -> str:
+    """What `llamactl --help` prints."""
+    lines = ["usage: llamactl COMMAND [ARGUMENTS]", "", "systemctl for local language models."]
+    for title, commands in GROUPS:
+        lines += ["", f"{title}:", *(f"  {command.name:<11}{command.help}" for command in commands)]
+    lines += ["", "  llamactl COMMAND --help tells a command's arguments; --version the version", "", EXIT_STATUS]
+    return "\n".join(lines)
+
+
+def build_parser(name: str) -> argparse.ArgumentParser:
+    """The parser of one command. Its result has `run`, which takes the arguments and returns the exit status."""
+    command = COMMANDS[name]
+    if not command.run:
+        parser = _Parser(prog="llamactl")
+        install = importlib.import_module("llamactl.cli.install")
+        install.add_parser(parser.add_subparsers(dest="command", required=True, parser_class=_Parser))
+        return parser
+    parser = _Parser(
+        prog=f"llamactl {name}",
+        description=command.help[0].upper() + command.help[1:] + ".",
+        epilog=EXIT_STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for add in command.arguments:
+        add(parser)
+    return parser
+
+
+def parse_command(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
+    """The function and the arguments that a command line means. Raises SystemExit for help and for wrong usage."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(format_help(), file=sys.stdout if words else sys.stderr)
+        raise SystemExit(0 if words else USAGE_ERROR)
+    if words[0] in ("-V", "--version"):
+        print(f"llamactl {__version__}")
+        raise SystemExit(0)
+    name = words[0]
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "see: llamactl --help"
+        print(f"llamactl: unknown command {name!r}; {hint}", file=sys.stderr)
+        raise SystemExit(USAGE_ERROR)
+    parser = build_parser(name)
+    if not COMMANDS[name].run:
+        args = parser.parse_args(words)
+        return args.run, args
+    if name == "logs":
+        args, args.options = parser.parse_known_args(words[1:])
+    else:
+        args = parser.parse_args(words[1:])
+    module, function = COMMANDS[name].run.split(":")
+    return getattr(importlib.import_module(f"llamactl.cli.{module}"), function), args
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command line: returns the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        run, args = parse_command(sys.argv[1:] if words is None else words)
+        status = run_command(run, args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has seen enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _SIGPIPE
+    except KeyboardInterrupt:
+        return _SIGINT
+    return status
+
+
+def run_command(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """The exit status of a command, also when it raises."""
+    from llamactl.cli.output import complain, print_json
+
+    try:
+        return run(args)
+    except LlamactlError as error:
+        complain(str(error))
+        if getattr(args, "json", False):
+            fields = {"code": error.code, "message": error.message, "hint": error.hint, "model": error.model}
+            print_json({"error": fields | {"details": error.details}})
+        return error.kind.exit_status
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if os.environ.get("LLAMACTL_DEBUG"):
+            raise
+        complain(f"internal error: {type(error).__name__}: {error}; LLAMACTL_DEBUG=1 shows where")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

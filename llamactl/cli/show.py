@@ -1,0 +1,268 @@
+"""`list`, `ps`, `status`: what is configured, what runs, and who holds how much memory.
+
+Moments in messages are seconds of the monotonic clock, of no use to anyone else: here they become ages, in tables and
+in JSON alike.
+"""
+
+import argparse
+from typing import Any
+
+import msgspec
+
+from llamactl.cli.client import Client
+from llamactl.cli.output import NOTHING, clean_text, format_bytes, format_span, format_table, print_json
+from llamactl.errors import ERROR_TABLE, ErrorCode
+from llamactl.paths import acquire_paths
+from llamactl.protocol import (
+    Breakdown,
+    DeviceStatus,
+    ListRequest,
+    MachineStatus,
+    ModelList,
+    ModelMemory,
+    ModelStatus,
+    RowKind,
+    State,
+    StatusRequest,
+)
+
+HOST = "Host"
+_RUNNING = (State.LOADING, State.READY, State.SLEEPING, State.STOPPING)
+
+
+def acquire_models(name: str = "") -> ModelList:
+    with Client(acquire_paths().control_socket) as client:
+        models: ModelList = client.ask(ListRequest(id=1, model=name))
+        return models
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def run_list(args: argparse.Namespace) -> int:
+    listing = acquire_models()
+    if args.json:
+        print_json([describe_model(model, listing.now_s) for model in listing.models])
+        return 0
+    if not listing.models:
+        print("no models are configured; see /etc/llamactl/models.d")
+        return 0
+    rows = [
+        (
+            model.name,
+            "invalid" if model.invalid else format_state(model),
+            format_bytes(model.facts.size_bytes) if model.facts else NOTHING,
+            summarize_memory(model.memory.min),
+            format_context(model),
+            ", ".join(model.aliases),
+        )
+        for model in listing.models
+    ]
+    print(format_table(("MODEL", "STATE", "SIZE", "MEMORY MIN", "CONTEXT", "ALIASES"), rows, right=(2, 4)))
+    invalid = [model for model in listing.models if model.invalid]
+    if invalid:
+        print("\nCannot be used:")
+        for model in invalid:
+            print(f"  {model.name}: {clean_text(model.invalid)}")
+    return 0
+
+
+def run_ps(args: argparse.Namespace) -> int:
+    listing = acquire_models()
+    running = [model for model in listing.models if model.state in _RUNNING]
+    if args.json:
+        print_json([describe_model(model, listing.now_s) for model in running])
+        return 0
+    rows = [
+        (
+            model.name,
+            format_state(model),
+            str(model.pid or NOTHING),
+            summarize_memory(model.memory.effective or model.memory.min),
+            str(model.busy),
+            format_idle(model, listing.now_s),
+            format_span(listing.now_s - model.ready_since_s) if model.ready_since_s else NOTHING,
+            model.unit,
+        )
+        for model in running
+    ]
+    print(format_table(("MODEL", "STATE", "PID", "MEMORY", "BUSY", "IDLE", "UP", "UNIT"), rows, right=(2, 4)))
+    return 0
+
+
+def run_status(args: argparse.Namespace) -> int:
+    if args.name:
+        return _show_model(args)
+    with Client(acquire_paths().control_socket) as client:
+        machine: MachineStatus = client.ask(StatusRequest(id=1))
+    if args.json:
+        fields = msgspec.to_builtins(machine)
+        for name in ("id", "type", "since_s", "now_s"):
+            fields.pop(name, None)
+        print_json(fields | {"uptime_s": round(machine.now_s - machine.since_s, 3)})
+        return 0
+    print(format_machine(machine))
+    return 0
+
+
+def _show_model(args: argparse.Namespace) -> int:
+    listing = acquire_models(args.name)
+    model = listing.models[0]
+    if args.json:
+        print_json(describe_model(model, listing.now_s))
+    else:
+        print(format_model(model, listing.now_s))
+    loaded = model.state in (State.READY, State.SLEEPING)
+    return 0 if loaded else ERROR_TABLE[ErrorCode.NOT_LOADED].exit_status
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------------
+
+
+def format_state(model: ModelStatus) -> str:
+    """The state, with how far it is: "loading 45 %", "waiting"."""
+    text = str(model.state)
+    if model.state is State.LOADING and model.stage is not None:
+        text = str(model.stage)
+        if model.progress is not None and text == "loading":
+            text += f" {model.progress * 100:.0f} %"
+    return f"{text}, pinned" if model.pinned else text
+
+
+def format_idle(model: ModelStatus, now_s: float) -> str:
+    if model.busy or not model.last_used_s:
+        return NOTHING
+    return format_span(now_s - model.last_used_s)
+
+
+def format_context(model: ModelStatus) -> str:
+    """The context that it has, or else the one that it was trained for."""
+    if model.memory.effective is not None:
+        return str(model.memory.effective.n_ctx)
+    if model.facts is None:
+        return NOTHING
+    return str(model.facts.n_ctx or model.facts.n_ctx_train or NOTHING)
+
+
+def sum_rows(breakdown: Breakdown | None) -> dict[str, int]:
+    """Bytes by device; what lies on the host, in whatever buffer type, as one."""
+    sums: dict[str, int] = {}
+    for row in breakdown.devices if breakdown else ():
+        name = row.name if row.kind is RowKind.DEVICE else HOST
+        sums[name] = sums.get(name, 0) + row.used
+    return sums
+
+
+def summarize_memory(breakdown: Breakdown | None) -> str:
+    """One cell: "CUDA0 5.21 GiB, Host 312 MiB"."""
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in sum_rows(breakdown).items() if size) or NOTHING
+
+
+def format_memory_table(memory: ModelMemory, indent: str = "") -> str:
+    """Every row of every breakdown, and the parts of the best-known one."""
+    breakdowns = {"MIN": memory.min, "MAX": memory.max, "EFFECTIVE": memory.effective}
+    shown = {word: breakdown for word, breakdown in breakdowns.items() if breakdown is not None}
+    if not shown:
+        return f"{indent}memory is {memory.status}"
+    rows: dict[tuple[RowKind, str], dict[str, int]] = {}
+    for word, breakdown in shown.items():
+        for row in breakdown.devices:
+            rows.setdefault((row.kind, row.name), {})[word] = row.used
+    best = memory.effective or memory.min or memory.max
+    parts = {(row.kind, row.name): row for row in best.devices} if best else {}
+    cells = []
+    for key, sizes in rows.items():
+        part = parts.get(key)
+        cells.append(
+            [key[1]]
+            + [format_bytes(sizes.get(word)) for word in shown]
+            + [format_bytes(size) for size in ((part.model, part.context, part.compute) if part else (None,) * 3)]
+        )
+    cells.append(["context"] + [f"{breakdown.n_ctx} tokens" for breakdown in shown.values()] + [""] * 3)
+    header = ["MEMORY", *shown, "OF IT MODEL", "CONTEXT", "COMPUTE"]
+    return format_table(header, [[cell or " " for cell in row] for row in cells], range(1, len(header)), indent)
+
+
+def format_model(model: ModelStatus, now_s: float) -> str:
+    """Many lines, as `systemctl status` shows a unit."""
+    title = f"● {model.name}" + (f" - {model.facts.description}" if model.facts and model.facts.description else "")
+    lines = [title]
+
+    def add(label: str, text: str) -> None:
+        if text:
+            lines.append(f"{label:>11}: {clean_text(text)}")
+
+    state = "invalid" if model.invalid else format_state(model)
+    if model.ready_since_s and model.state is State.READY:
+        state += f" for {format_span(now_s - model.ready_since_s)}"
+    add("State", state)
+    add("Reason", model.invalid)
+    add("Waiting for", ", ".join(model.waiting_for))
+    requests = [f"{model.busy} running"] if model.busy else []
+    requests += [f"{model.queued} waiting"] if model.queued else []
+    idle = format_idle(model, now_s)
+    add("Requests", ", ".join(requests) or (f"none for {idle}" if idle != NOTHING else ""))
+    add("Aliases", ", ".join(model.aliases))
+    add("File", model.path)
+    if model.state in _RUNNING:
+        add("Unit", model.unit)
+        add("Main PID", str(model.pid or ""))
+    if model.facts is not None:
+        trained = f" (trained for {model.facts.n_ctx_train})" if model.facts.n_ctx_train else ""
+        add("Context", f"{format_context(model)} tokens in {model.parallel} sequences{trained}")
+    if model.failure is not None:
+        add("Failure", f"{model.failure.result}, exit status {model.failure.exit_code}")
+        lines += [f"{'':13}{line}" for line in clean_text(model.failure.message).splitlines()]
+        add("Log", f"llamactl logs {model.name}")
+    return "\n".join([*lines, "", format_memory_table(model.memory)])
+
+
+def format_machine(machine: MachineStatus) -> str:
+    """The supervisor, its accounts, its queue and what is wrong."""
+    limit = f" of at most {machine.max_loaded}" if machine.max_loaded else ""
+    lines = [
+        f"● llamactl {machine.llamactl}: up {format_span(machine.now_s - machine.since_s)}, PID {machine.pid}",
+        f"     Loaded: {machine.loaded}{limit}",
+        f"      Queue: {', '.join(machine.queue) or 'empty'}",
+    ]
+    if machine.controllers and "memory" not in machine.controllers:
+        lines.append("    Cgroups: no memory controller here; MemoryMax and its like are not applied")
+    if machine.devices:
+        header = ("DEVICE", "TOTAL", "OTHERS", "HELD", "MARGIN", "AVAILABLE", "HELD BY")
+        rows = [_format_device(device) for device in machine.devices]
+        lines += ["", format_table(header, rows, right=range(1, 6))]
+        lines += [
+            f"{device.name}: {clean_text(device.description)}" for device in machine.devices if device.description
+        ]
+    if machine.problems:
+        lines += ["", "Problems:", *(f"  {clean_text(problem)}" for problem in machine.problems)]
+    return "\n".join(lines)
+
+
+def _format_device(device: DeviceStatus) -> tuple[str, ...]:
+    known = bool(device.total)
+    return (
+        device.name,
+        format_bytes(device.total) if known else NOTHING,
+        format_bytes(device.external) if known else NOTHING,
+        format_bytes(device.held),
+        format_bytes(device.margin),
+        format_bytes(device.available) if known else NOTHING,
+        ", ".join(f"{name} {format_bytes(size)}" for name, size in device.holders.items()),
+    )
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def describe_memory(memory: ModelMemory) -> Any:
+    return msgspec.to_builtins(memory)
+
+
+def describe_model(model: ModelStatus, now_s: float) -> dict[str, Any]:
+    """A model for scripts: all fields of its status; ages instead of moments."""
+    fields: dict[str, Any] = msgspec.to_builtins(model)
+    last_used_s, ready_since_s = fields.pop("last_used_s"), fields.pop("ready_since_s")
+    fields["idle_s"] = round(now_s - last_used_s, 3) if last_used_s and not model.busy else None
+    fields["uptime_s"] = round(now_s - ready_since_s, 3) if ready_since_s else None
+    return fields
