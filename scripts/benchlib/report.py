@@ -1,0 +1,54 @@
+"""What is a measured figure, and how is it shown to people and to machines?"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+
+class BenchError(Exception):
+    """Ends the command with its message."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One figure. `ratio` is `value` divided by the same figure of `against`; both are empty where nothing compares."""
+
+    bench: str
+    name: str
+    value: float
+    unit: str
+    ratio: float | None = None
+    against: str | None = None
+
+
+def need_programs(*programs: str) -> None:
+    """Raises BenchError where one is missing."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    if missing:
+        raise BenchError(f"cannot measure: {', '.join(missing)} missing; try: apt-get install nginx-light wrk")
+
+
+def format_number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def print_results(results: Sequence[Result], *, as_json: bool) -> None:
+    if as_json:
+        for result in results:
+            rounded = {**asdict(result), "value": round(result.value, 6)}
+            rounded["ratio"] = None if result.ratio is None else round(result.ratio, 4)
+            print(json.dumps(rounded))
+        return
+    rows = [
+        (
+            result.name,
+            format_number(result.value),
+            result.unit,
+            "" if result.ratio is None else f"{result.ratio:.2f} x {result.against}",
+        )
+        for result in results
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for name, value, unit, ratio in rows:
+        print(f"{name:<{widths[0]}}  {value:>{widths[1]}} {unit:<{widths[2]}}  {ratio}".rstrip())
