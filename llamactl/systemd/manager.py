@@ -130,7 +130,7 @@ class Manager:
         return parse_snapshots(reply or {})
 
     async def start_transient(self, unit: str, properties: Mapping[str, Any]) -> None:
-        """Create and start a unit; returns when the job is queued. Raises ManagerError (`exists`: the name is taken)."""
+        """Create and start a unit; returns when the job is queued. ManagerError with `exists`: the name is taken."""
 
         def begin(_: Any) -> None:
             if properties.get("AddRef"):

@@ -1,0 +1,312 @@
+"""Which properties does a child's transient unit get?
+
+Pure: settings in, properties out, as JSON (signatures.py turns them into D-Bus types). A unit depends on nothing but
+its slice: PartOf= or BindsTo= on the supervisor would end the models with it. It stays loaded after a failure
+(CollectMode=inactive), so that `systemctl --failed` and a restarted supervisor find it; a measure child's result is
+held by AddRef= alone.
+
+The sandbox: a dynamic user in the models' group, no network, everything read-only, homes hidden. Of the runtime
+directory it sees its own part and the report socket's: both as directories, since a bound file would go on showing a
+socket that was bound anew. Its own part is made by RuntimeDirectory=, which stays out of /run/private only because it
+is not preserved; the front reaches it through the group. An empty BindPaths= or BindReadOnlyPaths= would reset both
+lists, so empty ones are left out.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.names import MODEL_SLICE, Role
+from llamactl.paths import Paths
+from llamactl.settings import ModelSettings, encode_spec
+from llamactl.systemd.extra import APPENDED, parse_extra
+
+__all__ = ["choose_measure_properties", "choose_model_properties", "environment_of", "format_user", "parse_extra"]
+
+MODEL_GROUP = "llamactl-model"
+WATCHDOG_S = 120
+"""An instance says WATCHDOG=1 at half of it, apart from what it computes."""
+SIGKILL = 9
+EPERM = 1
+INFINITY = (1 << 64) - 1
+MAX_USER_LENGTH = 31
+MAX_ENTRY_BYTES = 128 << 10
+"""MAX_ARG_STRLEN: the kernel executes nothing with a longer string in its environment."""
+
+# GPUs of every make, and the one of WSL; accepted where the driver is not loaded.
+DEVICES = ("char-nvidia*", "char-drm", "char-kfd", "char-accel", "/dev/dxg")
+
+# Directories that no unit sees as they are: homes are hidden, temporary ones replaced.
+_WHOLE = ("/", "/home", "/root", "/run", "/run/user", "/tmp", "/var/tmp", "/usr", "/etc")
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def choose_model_properties(
+    settings: ModelSettings,
+    *,
+    slug: str,
+    generation: str,
+    paths: Paths,
+    python: str,
+    python_paths: Iterable[str],
+    stall_s: float,
+    stop_timeout_s: float,
+    margins_bytes: Mapping[str, int],
+    extra_bufts: bool,
+    gpu_groups: Sequence[str] = (),
+    log_level: str = "info",
+) -> dict[str, Any]:
+    """The properties of `llamactl-model@SLUG.service`.
+
+    `python_paths` are directories that the interpreter needs. `stall_s` is the start time-out, which the
+    instance extends with each progress. Raises LlamactlError (invalid_config).
+    """
+    environment = environment_of(
+        settings,
+        slug=slug,
+        generation=generation,
+        paths=paths,
+        margins_bytes=margins_bytes,
+        extra_bufts=extra_bufts,
+        log_level=log_level,
+    )
+    properties = {
+        "Description": f"llamactl model {settings.name}",
+        "Type": "notify",
+        "NotifyAccess": "main",
+        "TimeoutStartUSec": _format_usec(stall_s),
+        "TimeoutStopUSec": _format_usec(stop_timeout_s),
+        "WatchdogUSec": _format_usec(WATCHDOG_S),
+        "WatchdogSignal": SIGKILL,  # the default dumps core: all of the model's memory
+        "CollectMode": "inactive",
+        "RuntimeDirectory": [str(_choose_runtime_directory(paths, slug))],
+        "RuntimeDirectoryMode": 0o750,
+        **_choose_common(settings, Role.MODEL, slug, [python, "-P", "-m", "llamactl.instance", "serve"], environment),
+        **_choose_sandbox(settings, slug, paths, python_paths, gpu_groups),
+    }
+    properties["BindPaths"] = [_bind(str(paths.instance_dir(slug)), required=True)]
+    return _merge(properties, parse_extra(settings.extra))
+
+
+def choose_measure_properties(
+    settings: ModelSettings,
+    *,
+    slug: str,
+    paths: Paths,
+    python: str,
+    python_paths: Iterable[str],
+    margins_bytes: Mapping[str, int],
+    extra_bufts: bool,
+    timeout_s: float,
+    generation: str = "",
+    gpu_groups: Sequence[str] = (),
+    log_level: str = "info",
+) -> dict[str, Any]:
+    """The properties of `llamactl-measure@SLUG.service`: the same sandbox, killed after `timeout_s`."""
+    environment = environment_of(
+        settings,
+        slug=slug,
+        generation=generation,
+        paths=paths,
+        margins_bytes=margins_bytes,
+        extra_bufts=extra_bufts,
+        log_level=log_level,
+    )
+    properties = {
+        "Description": f"llamactl measurement of model {settings.name}",
+        "Type": "exec",
+        "RuntimeMaxUSec": _format_usec(timeout_s),
+        "TimeoutStopUSec": _format_usec(5),
+        "CollectMode": "inactive-or-failed",
+        "AddRef": True,
+        **_choose_common(
+            settings, Role.MEASURE, slug, [python, "-P", "-m", "llamactl.instance", "measure"], environment
+        ),
+        **_choose_sandbox(settings, slug, paths, python_paths, gpu_groups),
+    }
+    # The watchdog is for those who say that they are alive.
+    extra = {name: value for name, value in parse_extra(settings.extra).items() if name != "WatchdogUSec"}
+    return _merge(properties, extra)
+
+
+def environment_of(
+    settings: ModelSettings,
+    *,
+    slug: str,
+    generation: str,
+    paths: Paths,
+    margins_bytes: Mapping[str, int],
+    extra_bufts: bool,
+    log_level: str = "info",
+) -> dict[str, str]:
+    """What a child finds in its environment; a restarted supervisor reads it back from systemd.
+
+    Every local user can read it over D-Bus, so nothing secret belongs into `env`. LlamactlError: invalid_config.
+    """
+    ours = {
+        "LLAMACTL_MODEL": settings.name,
+        "LLAMACTL_SPEC": encode_spec(settings),
+        "LLAMACTL_GENERATION": generation,
+        "LLAMACTL_SOCKET": str(paths.instance_socket(slug)),
+        "LLAMACTL_REPORT": str(paths.report_socket),
+        "LLAMACTL_MARGINS": json.dumps(dict(margins_bytes), sort_keys=True),
+        "LLAMACTL_EXTRA_BUFTS": "1" if extra_bufts else "0",
+        "LLAMACTL_LOG_LEVEL": log_level,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONFAULTHANDLER": "1",
+    }
+    for name, value in settings.env.items():
+        reason = ""
+        if not _ENVIRONMENT_NAME.fullmatch(name):
+            reason = "a name is letters, digits and _, not beginning with a digit"
+        elif name in ours and name.startswith("LLAMACTL_") and name != "LLAMACTL_LOG_LEVEL":
+            reason = "llamactl sets it"
+        elif _CONTROL.search(value):
+            reason = "its value has control characters"
+        if reason:
+            raise LlamactlError(
+                ErrorCode.INVALID_CONFIG, f"cannot set 'env.{name}' of '{settings.name}': {reason}", model=settings.name
+            )
+    environment = ours | settings.env
+    for name, value in environment.items():
+        size_bytes = len(f"{name}={value}".encode("utf-8", "surrogateescape")) + 1
+        if size_bytes > MAX_ENTRY_BYTES:
+            what = "settings (a long chat template?)" if name == "LLAMACTL_SPEC" else f"'env.{name}'"
+            raise LlamactlError(
+                ErrorCode.INVALID_CONFIG,
+                f"cannot pass {what} of '{settings.name}' to its unit: {size_bytes} bytes, at most {MAX_ENTRY_BYTES} "
+                "go into one variable",
+                model=settings.name,
+            )
+    return environment
+
+
+def format_user(slug: str) -> str:
+    """The dynamic user's name: unique per slug, at most 31 of `[a-z0-9_-]`, which is less than a slug may have."""
+    if len(slug) + 4 <= MAX_USER_LENGTH and "." not in slug:
+        return f"llm-{slug}"
+    digest = hashlib.sha256(slug.encode()).hexdigest()[:8]
+    return f"llm-{slug.replace('.', '-')[: MAX_USER_LENGTH - 4 - 9]}-{digest}"
+
+
+def _choose_common(
+    settings: ModelSettings, role: Role, slug: str, command: list[str], environment: Mapping[str, str]
+) -> dict[str, Any]:
+    return {
+        # no-env-expand: systemd would put variables into arguments with a dollar sign.
+        "ExecStartEx": [[command[0], command, ["no-env-expand"]]],
+        "Environment": [f"{name}={value}" for name, value in environment.items()],
+        "Slice": MODEL_SLICE,
+        "Restart": "no",
+        "OOMPolicy": "kill",
+        "OOMScoreAdjust": 500,  # rather a model than the machine's other services
+        "LimitCORE": 0,
+        "LimitMEMLOCK": INFINITY,  # pinned host memory; systemd takes less where it may not raise it
+        "SyslogIdentifier": f"llamactl-{slug}",
+        "LogExtraFields": [f"LLAMACTL_MODEL={settings.name}", f"LLAMACTL_ROLE={role}"],
+    }
+
+
+def _choose_sandbox(
+    settings: ModelSettings, slug: str, paths: Paths, python_paths: Iterable[str], gpu_groups: Sequence[str]
+) -> dict[str, Any]:
+    properties: dict[str, Any] = {
+        "DynamicUser": True,
+        "User": format_user(slug),
+        "Group": MODEL_GROUP,
+        "UMask": 0o007,  # the socket is for the group
+        "NoNewPrivileges": True,
+        "CapabilityBoundingSet": 0,
+        "PrivateNetwork": True,
+        "RestrictAddressFamilies": [True, ["AF_UNIX"]],
+        "ProtectSystem": "strict",
+        "ProtectHome": "tmpfs",
+        "PrivateTmp": True,
+        "TemporaryFileSystem": [[str(paths.runtime_dir), "ro"]],
+        "BindReadOnlyPaths": [
+            _bind(str(paths.report_socket.parent), required=True),
+            *(_bind(path) for path in choose_read_only(settings, python_paths)),
+        ],
+        # Over D-Bus, and in the files of transient units, stand the environments of all other models.
+        "InaccessiblePaths": ["-/run/dbus", "-/run/systemd/transient"],
+        # No PrivateDevices=: it would hide the GPUs. No MemoryDenyWriteExecute=: their compilers write code.
+        "DevicePolicy": "closed",
+        "DeviceAllow": [[device, "rw"] for device in DEVICES],
+        "ProtectClock": True,
+        "ProtectControlGroups": True,
+        "ProtectHostname": True,
+        "ProtectKernelLogs": True,
+        "ProtectKernelModules": True,
+        "ProtectKernelTunables": True,
+        "ProtectProc": "invisible",
+        "LockPersonality": True,
+        "RestrictNamespaces": 0,  # none allowed
+        "RestrictRealtime": True,
+        "RestrictSUIDSGID": True,
+        "SystemCallArchitectures": ["native"],
+        "SystemCallFilter": [True, ["@system-service"]],
+        "SystemCallErrorNumber": EPERM,  # a library that tries something else falls back, rather than die
+    }
+    if gpu_groups:
+        properties["SupplementaryGroups"] = list(gpu_groups)
+    return properties
+
+
+def choose_read_only(settings: ModelSettings, python_paths: Iterable[str]) -> list[str]:
+    """What to bind read-only so that the unit sees it wherever it lies: directories of the model and the interpreter.
+
+    A file is bound alone when its directory is one that must not be shown whole, such as a home.
+    """
+    wanted: dict[str, None] = {}
+    for file in (settings.path, *settings.files, settings.mmproj, settings.draft):
+        if file:
+            directory = PurePath(file).parent
+            whole = str(directory) in _WHOLE or str(directory.parent) == "/home"
+            wanted[file if whole else str(directory)] = None
+    for path in python_paths:
+        if path not in _WHOLE:
+            wanted[path] = None
+    return [path for path in wanted if not any(other != path and _holds(other, path) for other in wanted)]
+
+
+def _holds(directory: str, path: str) -> bool:
+    return PurePath(path).is_relative_to(directory)
+
+
+def _choose_runtime_directory(paths: Paths, slug: str) -> PurePath:
+    """Of an instance, relative to /run as RuntimeDirectory= wants it."""
+    directory = PurePath(paths.instance_dir(slug))
+    if not directory.is_relative_to("/run"):
+        raise LlamactlError(
+            ErrorCode.INVALID_CONFIG,
+            f"cannot use runtime directory '{paths.runtime_dir}' for models: systemd makes theirs below /run",
+            hint="set LLAMACTL_RUNTIME_DIR to a directory below /run",
+        )
+    return directory.relative_to("/run")
+
+
+def _bind(path: str, *, required: bool = False) -> list[Any]:
+    """Source, destination, whether absence is ignored (the child then reports it in better words), MS_REC."""
+    return [path, path, not required, 0x4000]
+
+
+def _format_usec(seconds: float) -> int:
+    """For a `t` of D-Bus; 0 and less mean never."""
+    return round(seconds * 1e6) if seconds > 0 else INFINITY
+
+
+def _merge(properties: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The administrator's properties replace ours; lists are added to ours."""
+    merged = dict(properties)
+    for name, value in extra.items():
+        merged[name] = merged.get(name, []) + value if name in APPENDED else value
+    if "MemoryMax" in extra or "MemoryMaxScale" in extra:
+        merged.setdefault("MemorySwapMax", 0)  # or swap would hide the limit
+    return merged
