@@ -13,6 +13,7 @@ from llamactl.config.tables import Place
 from llamactl.errors import LlamactlError
 from llamactl.names import check_model_name
 from llamactl.settings import Config, GlobalSettings, InvalidModel, ModelSettings, Problem, encode_spec
+from llamactl.systemd.extra import parse_extra
 
 MAX_SPEC_BYTES = 120_000
 """The settings travel in one environment variable, and the kernel takes at most 128 KiB in one."""
@@ -155,8 +156,6 @@ def _find_contradictions(model: ModelSettings, place: Place) -> list[Problem]:
 
 
 def _find_wrong_properties(model: ModelSettings, place: Place) -> list[Problem]:
-    from llamactl.systemd.transient import parse_extra
-
     found = []
     for name, value in model.extra.items():
         try:

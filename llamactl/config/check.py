@@ -1,10 +1,10 @@
 """Would an instance be able to read its files, and are they models at all?
 
-Instances run as users that exist only while they run, so "others" must be able to enter each directory on the way and
-to read the file; root, who runs this, never notices. Permissions are therefore computed from modes and ACLs, not
-tried. Below the homes that ProtectHome=tmpfs hides, systemd makes the way itself and binds only the file's own
-directory: modes above that do not matter there. Symlinks were resolved before: an instance gets real paths only, so
-the way to a link does not matter but the way to its target does.
+Instances run as users that exist only while they run, so "others" (or the instances' group) must be able to enter
+each directory on the way and to read the file; root, who runs this, never notices. Permissions are therefore computed
+from modes and ACLs, not tried. A unit sees homes and temporary directories empty, with the model's directory bound
+into them: systemd makes the way, and modes above what is bound do not matter there. Symlinks were resolved before: an
+instance gets real paths only, so the way to a link does not matter but the way to its target does.
 """
 
 import grp
@@ -13,7 +13,8 @@ import re
 import shlex
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,8 +23,12 @@ from llamactl.config.tables import Place, format_key
 from llamactl.paths import Paths
 from llamactl.settings import Config, ModelSettings, Problem
 from llamactl.share import HOMES
+from llamactl.systemd.host import acquire_gpu_groups
+from llamactl.systemd.transient import MODEL_GROUP, choose_read_only
 
-MODEL_GROUP = "llamactl-model"
+REPLACED = (*HOMES, Path("/tmp"), Path("/var/tmp"))
+"""What a unit sees empty: ProtectHome=tmpfs, PrivateTmp=."""
+
 GGUF_MAGIC = b"GGUF"
 
 _ACL = "system.posix_acl_access"
@@ -80,10 +85,11 @@ def acquire_reader(paths: Paths) -> Reader:
     """
     if paths.runtime_dir.is_relative_to("/run/user"):
         return Reader(os.geteuid(), frozenset({os.getegid(), *os.getgroups()}))
-    try:
-        return Reader(None, frozenset({grp.getgrnam(MODEL_GROUP).gr_gid}))
-    except KeyError:
-        return Reader()
+    gids = set()
+    for name in (MODEL_GROUP, *acquire_gpu_groups()):
+        with suppress(KeyError):
+            gids.add(grp.getgrnam(name).gr_gid)
+    return Reader(None, frozenset(gids))
 
 
 @dataclass
@@ -101,18 +107,20 @@ def check_config(
     *,
     reader: Reader | None = None,
     top: Path = Path("/"),
-    homes: tuple[Path, ...] = HOMES,
+    replaced: tuple[Path, ...] = REPLACED,
     acl: Callable[[str], bytes] = acquire_acl,
 ) -> list[Problem]:
     """What is wrong outside of the configuration files. Directories above `top` are taken to be passable."""
     who = reader or acquire_reader(paths)
-    hidden = () if who.uid is not None else homes
+    hidden = replaced if who.uid is None else ()
     blocks: dict[str, _Blocks] = {}
     problems: list[Problem] = []
     heads: dict[str, str] = {}
     for model in config.models.values():
+        bound = [Path(path) for path in choose_read_only(model, ())]
         for key, path in list_files(model):
-            for blocked, message, hint in find_blocks(path, who, top, hidden, acl):
+            way = list_directories(Path(path), top, hidden, bound)
+            for blocked, message, hint in find_blocks(path, way, who, acl):
                 blocks.setdefault(blocked, _Blocks(hint, message)).models.append((model, key))
             if path not in heads:
                 heads[path] = inspect_file(path)
@@ -129,12 +137,12 @@ def list_files(model: ModelSettings) -> list[tuple[str, str]]:
 
 
 def find_blocks(
-    path: str, reader: Reader, top: Path, hidden: tuple[Path, ...], acl: Callable[[str], bytes]
+    path: str, way: Sequence[Path], reader: Reader, acl: Callable[[str], bytes]
 ) -> Iterator[tuple[str, str, str]]:
     """(path, what is wrong with it, cure) for each directory that cannot be entered on the way to a file, and for the
     file.
     """
-    for directory in list_directories(Path(path), top, hidden):
+    for directory in way:
         try:
             status = os.stat(directory)
         except OSError as error:
@@ -151,11 +159,14 @@ def find_blocks(
         yield path, f"cannot be read by models: {_describe(path, status)}", _cure("r", path)
 
 
-def list_directories(path: Path, top: Path, hidden: tuple[Path, ...]) -> list[Path]:
-    """The directories whose modes decide whether a unit reaches a file, from above."""
+def list_directories(path: Path, top: Path, hidden: Sequence[Path], bound: Sequence[Path]) -> list[Path]:
+    """The directories whose modes decide whether a unit reaches a file, from above. `bound`: what is bound into the
+    unit.
+    """
+    parents = [parent for parent in reversed(path.parents) if parent.is_relative_to(top)]
     if any(path.is_relative_to(home) for home in hidden):
-        return [path.parent]
-    return [parent for parent in reversed(path.parents) if parent.is_relative_to(top)]
+        return [parent for parent in parents if any(parent.is_relative_to(start) for start in bound)]
+    return parents
 
 
 def inspect_file(path: str) -> str:

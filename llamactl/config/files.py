@@ -78,11 +78,22 @@ def resolve_model(path: str) -> tuple[str, ...]:
     missing = find_missing_shards(shard, set(_list_names(directory)))
     if missing:
         raise FilesError(missing)
-    suffix = name[-5:]
-    return tuple(
-        resolve_file(os.path.join(directory, format_shard(shard, number, suffix)))
-        for number in range(1, shard.total + 1)
-    )
+    numbers = range(1, shard.total + 1)
+    files = tuple(resolve_file(os.path.join(directory, format_shard(shard, number, name[-5:]))) for number in numbers)
+    _check_shard_names(files)
+    return files
+
+
+def _check_shard_names(files: tuple[str, ...]) -> None:
+    """llama.cpp gets the first file and finds the others by its name and directory: behind symlinks both may differ."""
+    directory, name = os.path.split(files[0])
+    first = parse_shard(name)
+    for number, file in enumerate(files, start=1):
+        if first is None or file != os.path.join(directory, format_shard(first, number, name[-5:])):
+            raise FilesError(
+                f"its shards are symlinks to files with other names, as {file!r}, where llama.cpp does not find them",
+                "replace the symlinks by the files: cp -rL, or hard links",
+            )
 
 
 def find_missing_shards(shard: Shard, names: set[str]) -> str:

@@ -28,6 +28,13 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_TEXT = 1 << 16
 MAX_INT = (1 << 31) - 1
 
+RESERVED_ENV = frozenset(
+    [f"LLAMACTL_{word}" for word in ("MODEL", "SPEC", "GENERATION", "SOCKET", "REPORT", "MARGINS", "EXTRA_BUFTS")]
+    + ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID"]
+)
+"""Variables by which a child is told who it is."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PROPERTY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 
@@ -166,13 +173,15 @@ def _parse_env(value: object) -> dict[str, str]:
     for name, content in value.items():
         if not _ENV_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of an environment variable")
-        if name.startswith("LLAMACTL_") or name in ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "WATCHDOG_USEC"):
+        if name in RESERVED_ENV:
             raise ValueError(f"{name} is set by llamactl or systemd itself")
         if isinstance(content, int) and not isinstance(content, bool) and abs(content) < 1 << 64:
             content = str(content)
         if not isinstance(content, str):
             raise ValueError(f"{name} must be a text, not {show_value(content)}")
-        env[name] = _check_text(content)
+        if _CONTROL.search(_check_text(content)):
+            raise ValueError(f"{name} has control characters in its value")
+        env[name] = content
     return env
 
 

@@ -98,7 +98,7 @@ def read_toml(path: Path, problems: list[Problem]) -> dict[str, Any] | None:
 
 
 def list_model_files(directory: Path, problems: list[Problem]) -> list[Path] | None:
-    """The `*.toml` of a directory, by name; none where it does not exist; None and a Problem where it cannot be read."""
+    """The `*.toml` of a directory, by name; none where it does not exist; None, with a Problem, if unreadable."""
     try:
         names = sorted(os.listdir(directory), key=os.fsencode)
     except FileNotFoundError:
