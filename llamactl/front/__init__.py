@@ -1,0 +1,1 @@
+"""The HTTP front: one endpoint, relayed to the sockets of the running models."""

@@ -1,0 +1,131 @@
+"""Which headers travel on, and which end here? The one place that decides it, for both directions.
+
+A head is written anew, never passed on: fields that describe one connection (RFC 9110 7.6.1), and the framing, are
+ours on either side. Fields that `Connection` names are dropped too, or a client could smuggle one past us by naming
+it. What is formatted is remembered in the head itself, because most heads of a connection are equal.
+"""
+
+import http
+
+import msgspec
+
+from llamactl.errors import ErrorCode, LlamactlError, format_http_error
+from llamactl.front.wire import Head, RequestHead, ResponseHead
+
+RETRY_AFTER_S = 5
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+_HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"http2-settings",
+        b"content-length",
+        b"expect",
+    )
+)
+
+
+def _format_fields(head: Head, dropped: frozenset[bytes] = _HOP_BY_HOP) -> list[bytes]:
+    named = head.find(b"connection")
+    if named is not None:
+        options = {
+            option.strip().lower()
+            for name, _, value in head.headers
+            if name == b"connection"
+            for option in value.split(b",")
+        }
+        dropped = dropped | (options - {b"host"})
+    return [b"%b: %b\r\n" % (name, value) for lowered, name, value in head.headers if lowered not in dropped]
+
+
+def format_upstream_head(head: RequestHead, body_bytes: int) -> bytes:
+    """The request as the instance gets it. The body is here, so its length is known however the client framed it."""
+    cached = head.cache.get(body_bytes)
+    if cached is None:
+        lines = [b"%b %b HTTP/1.1\r\n" % (head.method, head.target), *_format_fields(head)]
+        if head.find(b"host") is None:
+            lines.append(b"Host: llamactl\r\n")
+        if body_bytes or head.content_length >= 0 or head.chunked:
+            lines.append(b"Content-Length: %d\r\n" % body_bytes)
+        lines.append(b"\r\n")
+        cached = head.cache[body_bytes] = b"".join(lines)
+    return cached
+
+
+def format_client_head(head: ResponseHead, minor: int, keep_alive: bool, rechunk: bool) -> bytes:
+    """The response as the client gets it. `minor`: of its HTTP/1.x; `rechunk`: the body follows in our own chunks."""
+    key = (minor, keep_alive, rechunk)
+    cached = head.cache.get(key)
+    if cached is None:
+        lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason), *_format_fields(head)]
+        if rechunk:
+            lines.append(b"Transfer-Encoding: chunked\r\n")
+        elif head.content_length >= 0:
+            lines.append(b"Content-Length: %d\r\n" % head.content_length)
+        if head.is_event_stream and head.find(b"x-accel-buffering") is None:
+            lines.append(b"X-Accel-Buffering: no\r\n")  # nginx would collect the stream
+        if not keep_alive:
+            lines.append(b"Connection: close\r\n")
+        elif minor == 0:
+            lines.append(b"Connection: keep-alive\r\n")
+        lines.append(b"\r\n")
+        cached = head.cache[key] = b"".join(lines)
+    return cached
+
+
+def format_chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(piece), piece)
+
+
+def format_answer(
+    status: int,
+    body: object,
+    *,
+    minor: int = 1,
+    keep_alive: bool = True,
+    to_head: bool = False,
+    fields: tuple[tuple[str, str], ...] = (),
+) -> bytes:
+    """A whole response of the front's own, with a JSON body (None: without a body)."""
+    payload = b"" if body is None else msgspec.json.encode(body)
+    lines = [f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"]
+    if body is not None:
+        lines.append("Content-Type: application/json\r\n")
+    if status != 204:
+        lines.append(f"Content-Length: {len(payload)}\r\n")
+    lines.extend(f"{name}: {value}\r\n" for name, value in fields)
+    if not keep_alive:
+        lines.append("Connection: close\r\n")
+    elif minor == 0:
+        lines.append("Connection: keep-alive\r\n")
+    lines.append("\r\n")
+    head = "".join(lines).encode("latin-1")
+    return head if to_head else head + payload
+
+
+def format_error_fields(status: int) -> tuple[tuple[str, str], ...]:
+    """Headers of an error answer: those that say "later" say when."""
+    return (("Retry-After", str(RETRY_AFTER_S)),) if status in (429, 503) else ()
+
+
+def format_wire_error(status: int, message: str) -> bytes:
+    """The last answer on a connection whose bytes made no sense."""
+    code = ErrorCode.TOO_LARGE if status == 413 else ErrorCode.INVALID_REQUEST
+    body = format_http_error(LlamactlError(code, f"cannot read request: {message}"))
+    body["error"]["code"] = status
+    return format_answer(status, body, keep_alive=False)
+
+
+def format_stream_error(error: LlamactlError, mid_event: bool) -> bytes:
+    """The event that ends a stream which cannot go on. `mid_event`: what was sent last was no whole event."""
+    payload = msgspec.json.encode(format_http_error(error))
+    return (b"\n\n" if mid_event else b"") + b"data: " + payload + b"\n\n"

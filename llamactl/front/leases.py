@@ -1,0 +1,404 @@
+"""Which models may we send requests to, and who waits for one? The front's half of the lease protocol, without I/O.
+
+A lease counts a request from the moment it is granted, not from its first byte: between the two lies a connect, and a
+lease that looked idle then would be given back under the request. So `acquire` counts at once, and a grant counts
+every request that waited for it before anybody runs. Telling that a model went idle is put off for IDLE_DELAY_S, or a
+client that asks again and again would cost two messages a request; once the supervisor has asked for the lease in
+vain it is told at once. Calls return what became of waiting requests; messages for the supervisor collect in
+`outbox`.
+"""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.protocol import (
+    BusyNotice,
+    CancelRequest,
+    ClientMessage,
+    Failure,
+    HeldLease,
+    IdleNotice,
+    LeaseGone,
+    LeaseGrant,
+    LeaseRequest,
+    Recall,
+    RecallAnswer,
+    RecallCancelled,
+)
+
+IDLE_DELAY_S = 0.02
+CONTROL_WAIT_S = 10.0
+"""How long a request that needs a lease waits for the supervisor to come back."""
+
+Waiter = Hashable
+
+
+class Lease:
+    """Leave to send requests to one instance. `gone`: no more; what runs on it may end, nothing new may begin."""
+
+    __slots__ = (
+        "draining",
+        "generation",
+        "gone",
+        "held_back",
+        "in_flight",
+        "key",
+        "last_used_s",
+        "model",
+        "socket",
+        "told_busy",
+        "wanted",
+    )
+
+    def __init__(self, grant: LeaseGrant) -> None:
+        self.model = grant.model
+        self.generation = grant.generation
+        self.socket = grant.socket
+        self.key = f"{grant.model} {grant.generation}"
+        """Names the instance among connections."""
+        self.in_flight = 0
+        self.last_used_s = 0.0
+        self.told_busy = True
+        self.wanted = False
+        """A recall was answered with "busy": the supervisor waits for this model to go idle."""
+        self.draining = False
+        self.held_back: dict[Waiter, Asked] = {}
+        self.gone = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one request needs: a lease on `name`, not of `stale` generation."""
+
+    name: str
+    autoload: bool = True
+    stale: str = ""
+
+
+@dataclass
+class Pending:
+    """One LeaseRequest and all who wait for it. `id` 0: not sent, there is no supervisor."""
+
+    asked: Asked
+    id: int = 0
+    waiters: dict[Waiter, float] = field(default_factory=dict)
+    """Who waits, and since when."""
+
+
+@dataclass(frozen=True)
+class Granted:
+    waiter: Waiter
+    lease: Lease
+
+
+@dataclass(frozen=True)
+class Refused:
+    waiter: Waiter
+    error: LlamactlError
+
+
+Outcome = Granted | Refused
+
+
+class LeaseTable:
+    """All leases of this front, and all requests that wait for one."""
+
+    def __init__(self, ids: Iterator[int]) -> None:
+        self.outbox: list[ClientMessage] = []
+        self._ids = ids
+        self._connected = False
+        self._lost_s = 0.0
+        self._leases: dict[str, Lease] = {}
+        self._aliases: dict[str, Lease] = {}
+        self._pending: dict[Asked, Pending] = {}
+        self._sent: dict[int, Pending] = {}
+        self._places: dict[Waiter, Pending | Lease] = {}
+        self._idle: list[Lease] = []
+
+    # --- requests ---
+
+    def acquire(self, waiter: Waiter, asked: Asked, now_s: float) -> Lease | None:
+        """The lease, with this request counted on it; None: wait for an Outcome."""
+        lease = self._leases.get(asked.name) or self._aliases.get(asked.name)
+        if lease is None:
+            self._enqueue(waiter, asked, now_s)
+            return None
+        if asked.stale == lease.generation:
+            self._remove(lease, now_s)
+            self._enqueue(waiter, asked, now_s)
+            return None
+        if lease.draining:
+            lease.held_back[waiter] = asked
+            self._places[waiter] = lease
+            return None
+        self._count(lease, 1)
+        return lease
+
+    def release(self, lease: Lease, now_s: float, touch: bool = True) -> list[Outcome]:
+        """A request on this lease has ended. `touch` false: it only looked, which is no use of the model."""
+        lease.in_flight -= 1
+        if touch:
+            lease.last_used_s = now_s
+        if lease.in_flight or lease.gone:
+            return []
+        if lease.draining:
+            return self._give_back(lease, now_s)
+        if lease.told_busy and self._connected:
+            if lease.wanted:
+                self._tell_idle(lease)
+            elif lease not in self._idle:
+                self._idle.append(lease)
+        return []
+
+    def leave(self, waiter: Waiter) -> None:
+        """A request that waited is gone."""
+        place = self._places.pop(waiter, None)
+        if isinstance(place, Lease):
+            del place.held_back[waiter]
+        elif place is not None:
+            del place.waiters[waiter]
+            if not place.waiters:
+                self._pending.pop(place.asked, None)
+                if place.id and self._connected:
+                    self.outbox.append(CancelRequest(id=place.id))
+
+    # --- what the supervisor says ---
+
+    def handle(
+        self, message: LeaseGrant | Failure | Recall | RecallCancelled | LeaseGone, now_s: float
+    ) -> list[Outcome]:
+        match message:
+            case LeaseGrant():
+                return self._handle_grant(message, now_s)
+            case Failure():
+                return self._handle_failure(message)
+            case Recall():
+                return self._handle_recall(message, now_s)
+            case RecallCancelled():
+                lease = self._find(message.model, message.generation)
+                return self._end_drain(lease, now_s) if lease else []
+            case LeaseGone():
+                lease = self._find(message.model, message.generation)
+                return self._remove(lease, now_s) if lease else []
+
+    def forget_aliases(self) -> None:
+        """The configuration has changed: other names than a model's own may mean another model now."""
+        self._aliases.clear()
+
+    # --- the connection to the supervisor ---
+
+    def announce(self) -> tuple[HeldLease, ...]:
+        """All leases, as the greeting of a new connection tells them."""
+        held = []
+        for lease in self.leases():
+            lease.told_busy = lease.in_flight > 0
+            held.append(
+                HeldLease(
+                    model=lease.model,
+                    generation=lease.generation,
+                    busy=lease.told_busy,
+                    last_used_s=lease.last_used_s,
+                )
+            )
+        return tuple(held)
+
+    def handle_connected(self) -> None:
+        """The supervisor has answered the greeting: what changed meanwhile is told, and who waited is asked for."""
+        self._connected = True
+        for lease in self.leases():
+            busy = lease.in_flight > 0
+            if busy and not lease.told_busy:
+                lease.told_busy = True
+                self.outbox.append(BusyNotice(model=lease.model, generation=lease.generation))
+            elif lease.told_busy and not busy:
+                self._tell_idle(lease)
+        for pending in self._pending.values():
+            self._send(pending)
+
+    def handle_lost(self, now_s: float) -> list[Outcome]:
+        """No supervisor: the leases are kept, recalls are void, requests wait on."""
+        self._connected = False
+        self._lost_s = now_s
+        self.outbox.clear()
+        self._idle.clear()
+        self._sent.clear()
+        for pending in self._pending.values():
+            pending.id = 0
+        outcomes: list[Outcome] = []
+        for lease in self.leases():
+            lease.wanted = False
+            outcomes += self._end_drain(lease, now_s)
+        return outcomes
+
+    # --- time ---
+
+    def next_deadline_s(self) -> float | None:
+        """When the next request has waited long enough for an absent supervisor; None: nobody waits, or it is there."""
+        if self._connected:
+            return None
+        since = [since_s for pending in self._pending.values() for since_s in pending.waiters.values()]
+        return max(min(since), self._lost_s) + CONTROL_WAIT_S if since else None
+
+    def expire(self, now_s: float) -> list[Outcome]:
+        """Refuse those who have waited too long for a supervisor."""
+        if self._connected:
+            return []
+        outcomes: list[Outcome] = []
+        for pending in list(self._pending.values()):
+            for waiter, since_s in list(pending.waiters.items()):
+                if max(since_s, self._lost_s) + CONTROL_WAIT_S <= now_s:
+                    self.leave(waiter)
+                    outcomes.append(Refused(waiter, _format_no_supervisor(pending.asked.name)))
+        return outcomes
+
+    @property
+    def idle_to_tell(self) -> bool:
+        """Whether flush_idle has something to do, IDLE_DELAY_S from now."""
+        return bool(self._idle)
+
+    def flush_idle(self) -> None:
+        """Tell of the models that went idle and stayed so."""
+        idle, self._idle = self._idle, []
+        for lease in idle:
+            if not lease.in_flight and not lease.gone and lease.told_busy:
+                self._tell_idle(lease)
+
+    # --- facts ---
+
+    def leases(self) -> list[Lease]:
+        return list(self._leases.values())
+
+    @property
+    def connected(self) -> bool:
+        return self._connected
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a lease."""
+        return len(self._places)
+
+    # --- inside ---
+
+    def _find(self, model: str, generation: str) -> Lease | None:
+        lease = self._leases.get(model)
+        return lease if lease is not None and lease.generation == generation else None
+
+    def _count(self, lease: Lease, requests: int) -> None:
+        lease.in_flight += requests
+        if not lease.told_busy and self._connected:
+            lease.told_busy = True
+            self.outbox.append(BusyNotice(model=lease.model, generation=lease.generation))
+
+    def _tell_idle(self, lease: Lease) -> None:
+        lease.told_busy = lease.wanted = False
+        self.outbox.append(IdleNotice(model=lease.model, generation=lease.generation, last_used_s=lease.last_used_s))
+
+    def _enqueue(self, waiter: Waiter, asked: Asked, now_s: float) -> None:
+        pending = self._pending.get(asked)
+        if pending is None:
+            pending = self._pending[asked] = Pending(asked)
+            if self._connected:
+                self._send(pending)
+        pending.waiters[waiter] = now_s
+        self._places[waiter] = pending
+
+    def _send(self, pending: Pending) -> None:
+        pending.id = next(self._ids)
+        self._sent[pending.id] = pending
+        asked = pending.asked
+        self.outbox.append(
+            LeaseRequest(id=pending.id, model=asked.name, autoload=asked.autoload, stale_generation=asked.stale)
+        )
+
+    def _take_pending(self, request_id: int) -> Pending | None:
+        pending = self._sent.pop(request_id, None)
+        if pending is not None and self._pending.get(pending.asked) is pending:
+            del self._pending[pending.asked]
+        return pending
+
+    def _handle_grant(self, grant: LeaseGrant, now_s: float) -> list[Outcome]:
+        pending = self._take_pending(grant.id)
+        lease = self._leases.get(grant.model)
+        if lease is not None and lease.generation != grant.generation:
+            self._remove(lease, now_s)
+            lease = None
+        if lease is None:
+            lease = self._leases[grant.model] = Lease(grant)
+        lease.told_busy = True
+        waiters = pending.waiters if pending else {}
+        if pending and pending.asked.name != grant.model:
+            self._aliases[pending.asked.name] = lease
+        self._count(lease, len(waiters))
+        for waiter in waiters:
+            del self._places[waiter]
+        if not lease.in_flight:
+            self._tell_idle(lease)  # all who asked have left meanwhile
+        return [Granted(waiter, lease) for waiter in waiters]
+
+    def _handle_failure(self, failure: Failure) -> list[Outcome]:
+        pending = self._take_pending(failure.id)
+        if pending is None:
+            return []
+        error = parse_failure(failure)
+        for waiter in pending.waiters:
+            del self._places[waiter]
+        return [Refused(waiter, error) for waiter in pending.waiters]
+
+    def _handle_recall(self, recall: Recall, now_s: float) -> list[Outcome]:
+        lease = self._find(recall.model, recall.generation)
+        if lease is None:
+            self.outbox.append(RecallAnswer(model=recall.model, generation=recall.generation, returned=True))
+            return []
+        if not lease.in_flight:
+            return self._give_back(lease, now_s)
+        lease.wanted = True
+        lease.draining = lease.draining or recall.drain
+        self.outbox.append(
+            RecallAnswer(model=lease.model, generation=lease.generation, returned=False, last_used_s=lease.last_used_s)
+        )
+        return []
+
+    def _give_back(self, lease: Lease, now_s: float) -> list[Outcome]:
+        self.outbox.append(
+            RecallAnswer(model=lease.model, generation=lease.generation, returned=True, last_used_s=lease.last_used_s)
+        )
+        return self._remove(lease, now_s)
+
+    def _end_drain(self, lease: Lease, now_s: float) -> list[Outcome]:
+        lease.draining = False
+        return self._release_held_back(lease, now_s)
+
+    def _remove(self, lease: Lease, now_s: float) -> list[Outcome]:
+        """Take a lease out of the table. Who was held back on it waits for the next one: nothing is granted here."""
+        lease.gone = True
+        del self._leases[lease.model]
+        self._aliases = {alias: other for alias, other in self._aliases.items() if other is not lease}
+        return self._release_held_back(lease, now_s)
+
+    def _release_held_back(self, lease: Lease, now_s: float) -> list[Outcome]:
+        held_back, lease.held_back = lease.held_back, {}
+        outcomes: list[Outcome] = []
+        for waiter, asked in held_back.items():
+            del self._places[waiter]
+            if again := self.acquire(waiter, asked, now_s):
+                outcomes.append(Granted(waiter, again))
+        return outcomes
+
+
+def parse_failure(failure: Failure) -> LlamactlError:
+    """The error that a Failure carries; a code that we do not know is an internal one."""
+    try:
+        code = ErrorCode(failure.code)
+    except ValueError:
+        code = ErrorCode.INTERNAL
+    return LlamactlError(code, failure.message, hint=failure.hint, model=failure.model, details=failure.details)
+
+
+def _format_no_supervisor(name: str) -> LlamactlError:
+    return LlamactlError(
+        ErrorCode.NO_SUPERVISOR,
+        f"cannot reach the supervisor for '{name}': it has not answered for {CONTROL_WAIT_S:.0f} s",
+        hint="systemctl status llamactl",
+        model=name,
+    )

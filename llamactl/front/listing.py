@@ -1,0 +1,68 @@
+"""How does a model look in `GET /models`? As in llama-server's router, word for word where it has a word.
+
+A failed model is `unloaded` with `failed` beside it, because that is how clients of the router tell it from one that
+was never loaded; a model with a configuration that cannot be used is listed the same way, with the reason, or its
+owner would look for it in vain.
+"""
+
+from typing import Any
+
+import msgspec
+
+from llamactl.protocol import ModelList, ModelStatus, Stage, State
+
+_VALUES = {
+    State.UNLOADED: "unloaded",
+    State.LOADING: "loading",
+    State.READY: "loaded",
+    State.SLEEPING: "sleeping",
+    State.STOPPING: "unloaded",
+    State.FAILED: "unloaded",
+}
+
+
+def format_model_list(models: ModelList, now_s: int) -> dict[str, Any]:
+    """All models that are not unlisted. `now_s`: seconds since 1970, which is `created`, as in llama-server."""
+    data = [format_model(model, now_s) for model in models.models if not model.unlisted]
+    return {"object": "list", "data": data}
+
+
+def format_model(model: ModelStatus, now_s: int) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "aliases": list(model.aliases),
+        "object": "model",
+        "owned_by": "llamactl",
+        "created": now_s,
+        "path": model.path,
+        "context_length": _choose_context_length(model),
+        "status": format_status(model),
+        "memory": msgspec.to_builtins(model.memory),
+    }
+
+
+def format_status(model: ModelStatus) -> dict[str, Any]:
+    """`value`, and what else there is to say of it."""
+    status: dict[str, Any] = {"value": _VALUES[model.state]}
+    if model.state is State.LOADING:
+        status["progress"] = {
+            "stages": [str(stage) for stage in Stage if stage is not Stage.READY],
+            "current": str(model.stage) if model.stage else None,
+            "value": model.progress,
+        }
+        if model.waiting_for:
+            status["waiting_for"] = list(model.waiting_for)
+    if model.invalid:
+        status.update(failed=True, reason=model.invalid)
+    elif model.failure is not None and model.state in (State.FAILED, State.UNLOADED):
+        status.update(failed=True, exit_code=model.failure.exit_code, reason=model.failure.message)
+    elif model.state is State.FAILED:
+        status.update(failed=True)
+    return status
+
+
+def _choose_context_length(model: ModelStatus) -> int | None:
+    """Of the running instance; else what the model was trained for; None while nothing is known."""
+    if model.memory.effective is not None:
+        return model.memory.effective.n_ctx
+    return model.facts.n_ctx_train or None if model.facts is not None else None

@@ -1,0 +1,106 @@
+"""Which model does this request name?
+
+The body's top-level `model` where there is a JSON body (whatever Content-Type says: curl -d claims to send a form),
+the `model` field of a multipart form, else the query's `model`. All other members of the body are skipped, not
+decoded. A body that is no JSON is refused unless the query names a model and nobody claimed that it is JSON:
+endpoints that take other bodies name their model there.
+"""
+
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.front.wire import RequestHead
+
+_CURE = 'add "model": "NAME" to the JSON body, or ?model=NAME to the URL; GET /v1/models lists the names'
+
+
+class _Named(msgspec.Struct):
+    model: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Named)
+
+
+def find_model(head: RequestHead, body: bytes) -> str | None:
+    """The name as the client wrote it; None where there is none. Raises LlamactlError for a body that cannot be read."""
+    if body:
+        content_type = head.find(b"content-type") or b""
+        if content_type.lower().startswith(b"multipart/form-data"):
+            name = _find_form_field(content_type, body, b"model")
+        else:
+            name = _find_json_model(head, content_type, body)
+        if name:
+            return name
+    return find_query_value(head.query, "model") if head.query else None
+
+
+def require_model(head: RequestHead, body: bytes) -> str:
+    """As find_model, but a request without a name is an error that names the cure."""
+    name = find_model(head, body)
+    if not name:
+        raise LlamactlError(ErrorCode.INVALID_REQUEST, "cannot route request: it names no model", hint=_CURE)
+    return name
+
+
+def find_query_value(query: bytes, key: str) -> str | None:
+    if key.encode() not in query:
+        return None
+    values = parse_qs(query.decode("ascii")).get(key)
+    return values[0] if values else None
+
+
+def find_autoload(query: bytes) -> bool | None:
+    """`?autoload=`, or None where the request does not say."""
+    value = find_query_value(query, "autoload")
+    return None if value is None else value.lower() not in ("false", "0", "no", "off")
+
+
+def decode_path(path: bytes) -> str:
+    return unquote(path.decode("ascii"), errors="replace")
+
+
+def _find_json_model(head: RequestHead, content_type: bytes, body: bytes) -> str | None:
+    try:
+        return _decoder.decode(body).model
+    except msgspec.ValidationError as error:
+        if "$.model" in str(error):
+            raise LlamactlError(
+                ErrorCode.INVALID_REQUEST, f'cannot route request: "model" is not a string: {error}'
+            ) from None
+        raise LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot read body: not a JSON object: {error}") from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        if b"json" not in content_type.lower() and find_query_value(head.query, "model"):
+            return None
+        raise LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot read body: not valid JSON: {error}") from None
+
+
+def _find_form_field(content_type: bytes, body: bytes, field: bytes) -> str | None:
+    """A simple field of a multipart form (RFC 7578); None where there is none that is simple."""
+    _, _, boundary = content_type.partition(b"boundary=")
+    boundary = boundary.partition(b";")[0].strip().strip(b'"')
+    if not boundary:
+        return None
+    delimiter = b"--" + boundary
+    wanted = (b'name="%b"' % field, b"name=%b" % field)
+    start = body.find(delimiter)
+    while start >= 0:
+        start += len(delimiter)
+        end = body.find(b"\r\n" + delimiter, start)
+        head, separator, value = body[start : min(start + 1024, end if end >= 0 else len(body))].partition(b"\r\n\r\n")
+        if separator and _is_field(head, wanted):
+            return value.decode("utf-8", "replace")
+        start = end + 2 if end >= 0 else -1
+    return None
+
+
+def _is_field(head: bytes, wanted: tuple[bytes, ...]) -> bool:
+    for line in head.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"content-disposition":
+            parameters = [part.strip() for part in value.split(b";")]
+            return any(part in wanted for part in parameters) and not any(
+                part.startswith(b"filename") for part in parameters
+            )
+    return False

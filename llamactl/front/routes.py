@@ -1,0 +1,282 @@
+"""Which requests does the front answer itself, and which does it pass on?
+
+The routes of llama-server's router are answered here, from what the supervisor says; all others that name a model are
+passed on as they are, so that an endpoint that instances gain tomorrow works at once. GET requests that only look at
+a model (LOOKUPS) never load it: a scrape of metrics must not start a model.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llamactl import __version__
+from llamactl.errors import ErrorCode, LlamactlError, format_http_error
+from llamactl.front.control import Reply
+from llamactl.front.exchange import Exchange
+from llamactl.front.listing import format_model, format_model_list
+from llamactl.front.naming import decode_path, find_autoload, find_model, find_query_value, require_model
+from llamactl.front.wire import RequestHead
+from llamactl.protocol import (
+    ClientMessage,
+    ListRequest,
+    LoadRequest,
+    MachineStatus,
+    ModelList,
+    ModelStatus,
+    ReloadRequest,
+    State,
+    StatusRequest,
+    UnloadRequest,
+)
+
+if TYPE_CHECKING:
+    from llamactl.front.client import ClientConnection
+    from llamactl.front.service import Front
+
+LOOKUPS = frozenset((b"/props", b"/slots", b"/metrics", b"/health", b"/v1/health", b"/lora-adapters"))
+
+_POST_ONLY = frozenset(
+    (
+        b"/v1/chat/completions",
+        b"/chat/completions",
+        b"/v1/completions",
+        b"/completions",
+        b"/completion",
+        b"/v1/embeddings",
+        b"/embeddings",
+        b"/embedding",
+        b"/tokenize",
+        b"/detokenize",
+        b"/apply-template",
+        b"/infill",
+        b"/rerank",
+        b"/v1/rerank",
+        b"/v1/responses",
+        b"/v1/messages",
+    )
+)
+_MODEL_PREFIX = b"/v1/models/"
+_READ = (b"GET", b"HEAD")
+
+
+@dataclass(frozen=True)
+class _Request:
+    front: "Front"
+    client: "ClientConnection"
+    head: RequestHead
+    body: bytes
+
+
+def dispatch(front: "Front", client: "ClientConnection", head: RequestHead, body: bytes) -> None:
+    """Answer one request, begin to, or pass it on. Raises LlamactlError for the client."""
+    request = _Request(front, client, head, body)
+    path = head.path
+    route = _ROUTES.get(path)
+    if route is not None and not (route.gives_way and find_query_value(head.query, "model")):
+        _dispatch_own(request, route)
+    elif path.startswith(_MODEL_PREFIX) and head.method in _READ:
+        name = decode_path(path[len(_MODEL_PREFIX) :])
+        _ask(request, lambda number: ListRequest(id=number, model=name), _answer_model)
+    elif head.method == b"OPTIONS":
+        client.answer(head, 204, None, (("Allow", "GET, HEAD, POST, OPTIONS"),))
+    elif head.method in _READ:
+        _pass_on_read(request)
+    else:
+        _pass_on(request, require_model(head, body), looks_only=False)
+
+
+def _dispatch_own(request: _Request, route: "_Route") -> None:
+    method = request.head.method
+    if method == b"OPTIONS":
+        request.client.answer(request.head, 204, None, (("Allow", route.allow),))
+    elif method not in route.methods:
+        _refuse_method(request, route.allow)
+    else:
+        route.answer(request)
+
+
+def _refuse_method(request: _Request, allow: str) -> None:
+    error = LlamactlError(
+        ErrorCode.METHOD_NOT_ALLOWED,
+        f"cannot {request.head.method.decode()} '{request.head.path.decode()}': it takes {allow}",
+    )
+    request.client.answer(request.head, 405, format_http_error(error), (("Allow", allow),))
+
+
+def _pass_on_read(request: _Request) -> None:
+    head = request.head
+    name = find_model(head, request.body)
+    if name:
+        _pass_on(request, name, looks_only=head.path in LOOKUPS)
+    elif head.path in _POST_ONLY:
+        _refuse_method(request, "POST, OPTIONS")
+    elif head.path in LOOKUPS:
+        require_model(head, request.body)
+    else:
+        raise LlamactlError(
+            ErrorCode.NOT_FOUND,
+            f"cannot find '{decode_path(head.path)}': no such route here, and the request names no model",
+            hint="?model=NAME passes a request on to a model",
+        )
+
+
+def _pass_on(request: _Request, name: str, looks_only: bool) -> None:
+    autoload = find_autoload(request.head.query) if request.head.query else None
+    exchange = Exchange(
+        request.front,
+        request.client,
+        request.head,
+        request.body,
+        name,
+        autoload=not looks_only and autoload is not False,
+        looks_only=looks_only,
+    )
+    request.client.begin(exchange)
+    exchange.start()
+
+
+# --- what the supervisor answers ----------------------------------------------------------------
+
+
+class _Inquiry:
+    """A request that is answered with what the supervisor says."""
+
+    __slots__ = ("_number", "_request", "_then")
+
+    def __init__(
+        self,
+        request: _Request,
+        make: Callable[[int], ClientMessage],
+        then: Callable[[_Request, Reply], None],
+    ) -> None:
+        self._request = request
+        self._then = then
+        request.client.begin(self)
+        self._number = request.front.control.ask(make, self._take_reply)
+
+    def _take_reply(self, reply: Reply | LlamactlError) -> None:
+        if isinstance(reply, LlamactlError):
+            self._request.client.answer_error(reply, self._request.head)
+        else:
+            try:
+                self._then(self._request, reply)
+            except LlamactlError as error:
+                self._request.client.answer_error(error, self._request.head)
+
+    def cancel(self) -> None:
+        self._request.front.control.forget(self._number)
+
+    def pause(self) -> None:
+        """Its answer is one small write."""
+
+    def resume(self) -> None:
+        """See pause."""
+
+
+def _ask(request: _Request, make: Callable[[int], ClientMessage], then: Callable[[_Request, Reply], None]) -> None:
+    _Inquiry(request, make, then)
+
+
+def _answer_health(request: _Request) -> None:
+    """The front can do its work while it reaches the supervisor, and for loaded models without it."""
+    front = request.front
+    if front.control.connected or front.leases.leases():
+        request.client.answer(request.head, 200, {"status": "ok"})
+        return
+    error = LlamactlError(
+        ErrorCode.NO_SUPERVISOR,
+        "cannot serve any model: the supervisor does not answer",
+        hint="systemctl status llamactl",
+    )
+    body = {**format_http_error(error), "status": "error", "reasons": ["no_supervisor"]}
+    request.client.answer(request.head, 503, body, (("Retry-After", "1"),))
+
+
+def _answer_models(request: _Request) -> None:
+    if find_query_value(request.head.query, "reload") in ("1", "true"):
+        _ask(request, lambda number: ReloadRequest(id=number), lambda request, _: _list_models(request))
+    else:
+        _list_models(request)
+
+
+def _list_models(request: _Request) -> None:
+    _ask(request, lambda number: ListRequest(id=number), _answer_model_list)
+
+
+def _answer_model_list(request: _Request, reply: Reply) -> None:
+    assert isinstance(reply, ModelList)
+    request.client.answer(request.head, 200, format_model_list(reply, int(time.time())))
+
+
+def _answer_model(request: _Request, reply: Reply) -> None:
+    name = decode_path(request.head.path[len(_MODEL_PREFIX) :])
+    request.client.answer(request.head, 200, format_model(_take_one(reply, name), int(time.time())))
+
+
+def _take_one(reply: Reply, name: str) -> ModelStatus:
+    assert isinstance(reply, ModelList)
+    if not reply.models:
+        raise LlamactlError(ErrorCode.UNKNOWN_MODEL, f"cannot find model '{name}'", hint="GET /v1/models", model=name)
+    return reply.models[0]
+
+
+def _answer_load(request: _Request) -> None:
+    name = require_model(request.head, request.body)
+
+    def load_unless_running(request: _Request, reply: Reply) -> None:
+        model = _take_one(reply, name)
+        if model.state in (State.LOADING, State.READY):
+            raise LlamactlError(
+                ErrorCode.ALREADY_LOADED, f"cannot load '{model.name}': it is {model.state} already", model=model.name
+            )
+        _ask(request, lambda number: LoadRequest(id=number, model=name, wait=False), _answer_success)
+
+    _ask(request, lambda number: ListRequest(id=number, model=name), load_unless_running)
+
+
+def _answer_unload(request: _Request) -> None:
+    name = require_model(request.head, request.body)
+    _ask(request, lambda number: UnloadRequest(id=number, model=name, wait=False), _answer_success)
+
+
+def _answer_success(request: _Request, reply: Reply) -> None:
+    request.client.answer(request.head, 200, {"success": True})
+
+
+def _answer_props(request: _Request) -> None:
+    _ask(request, lambda number: StatusRequest(id=number), _answer_router_props)
+
+
+def _answer_router_props(request: _Request, reply: Reply) -> None:
+    assert isinstance(reply, MachineStatus)
+    props = {
+        "role": "router",
+        "max_instances": reply.max_loaded,
+        "models_autoload": True,
+        "build_info": f"llamactl {__version__}",
+    }
+    request.client.answer(request.head, 200, props)
+
+
+@dataclass(frozen=True)
+class _Route:
+    answer: Callable[[_Request], None]
+    methods: tuple[bytes, ...]
+    gives_way: bool = False
+    """To the instance, where the query names a model."""
+
+    @property
+    def allow(self) -> str:
+        return ", ".join([method.decode() for method in self.methods] + ["OPTIONS"])
+
+
+_ROUTES = {
+    b"/health": _Route(_answer_health, _READ, gives_way=True),
+    b"/v1/health": _Route(_answer_health, _READ, gives_way=True),
+    b"/models": _Route(_answer_models, _READ),
+    b"/v1/models": _Route(_answer_models, _READ),
+    b"/models/load": _Route(_answer_load, (b"POST",)),
+    b"/models/unload": _Route(_answer_unload, (b"POST",)),
+    b"/props": _Route(_answer_props, _READ, gives_way=True),
+}

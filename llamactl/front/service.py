@@ -1,0 +1,187 @@
+"""What is one front? Its clients, its leases, its connections, and the supervisor that it listens to.
+
+The parts do not know each other; this is where what one of them says reaches the others. A stop closes the listening
+sockets first (systemd holds them on, so that nobody is refused) and lets running answers end; leases need no goodbye,
+they go back when the connection does.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from llamactl.front.client import ClientConnection
+from llamactl.front.control import Control
+from llamactl.front.leases import IDLE_DELAY_S, Asked, Granted, Lease, LeaseTable, Outcome
+from llamactl.front.upstream import UpstreamPool
+from llamactl.protocol import (
+    Failure,
+    HeldLease,
+    LeaseGone,
+    LeaseGrant,
+    ModelsChanged,
+    Recall,
+    RecallCancelled,
+    ServerMessage,
+    Welcome,
+)
+from llamactl.settings import GlobalSettings
+
+BACKLOG = 4096
+
+
+class Front:
+    """The state of one front process."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, control_socket: Path, log: Any) -> None:
+        self.loop = loop
+        self.log = log
+        self.control = Control(loop, control_socket, self)
+        self.leases = LeaseTable(self.control.ids)
+        self.pool = UpstreamPool(loop)
+        self.clients: set[ClientConnection] = set()
+        self.stopping = False
+        self.max_body_bytes = GlobalSettings().max_body_bytes
+        """Until the supervisor says what it is."""
+        self._servers: list[asyncio.AbstractServer] = []
+        self._control_task: asyncio.Task[None] | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Event = asyncio.Event()
+
+    # --- life ---
+
+    async def start(self, sockets: list[socket.socket]) -> None:
+        """Serve on listening sockets, and look for the supervisor."""
+        for sock in sockets:
+            if sock.family == socket.AF_UNIX:
+                server = await self.loop.create_unix_server(self._make_client, sock=sock, backlog=BACKLOG)
+            else:
+                server = await self.loop.create_server(self._make_client, sock=sock, backlog=BACKLOG)
+            self._servers.append(server)
+        self._control_task = self.loop.create_task(self.control.run())
+
+    async def stop(self, limit_s: float) -> int:
+        """Take no new connection, let answers end for `limit_s`, then cut. Returns how many were cut."""
+        self.stopping = True
+        for server in self._servers:
+            server.close()
+        for client in list(self.clients):
+            client.stop()
+        if self.clients:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wait_empty(), limit_s)
+        cut = len(self.clients)
+        for client in list(self.clients):
+            client.abort()
+        if self._control_task is not None:
+            self._control_task.cancel()
+        for timer in (self._idle_timer, self._deadline_timer):
+            if timer is not None:
+                timer.cancel()
+        self.pool.close()
+        return cut
+
+    async def _wait_empty(self) -> None:
+        while self.clients:
+            self._empty.clear()
+            await self._empty.wait()
+
+    def note_client_gone(self) -> None:
+        if not self.clients:
+            self._empty.set()
+
+    def _make_client(self) -> ClientConnection:
+        return ClientConnection(self)
+
+    # --- leases, for exchanges ---
+
+    def acquire_lease(self, waiter: Any, asked: Asked) -> Lease | None:
+        """As LeaseTable.acquire; what the waiter waits for comes by its take_lease or take_refusal."""
+        lease = self.leases.acquire(waiter, asked, time.monotonic())
+        if self.leases.outbox:
+            self._flush()
+        if lease is None and not self.leases.connected:
+            self._arm_deadline()
+        return lease
+
+    def release_lease(self, lease: Lease, touch: bool) -> None:
+        outcomes = self.leases.release(lease, time.monotonic(), touch)
+        if self.leases.outbox:
+            self._flush()
+        if outcomes:
+            self._apply(outcomes)
+        if self._idle_timer is None and self.leases.idle_to_tell:
+            self._idle_timer = self.loop.call_later(IDLE_DELAY_S, self._flush_idle)
+
+    def leave_queue(self, waiter: Any) -> None:
+        self.leases.leave(waiter)
+        self._flush()
+
+    def _flush(self) -> None:
+        outbox = self.leases.outbox
+        if outbox:
+            messages = outbox.copy()
+            outbox.clear()
+            self.control.send(messages)
+
+    def _flush_idle(self) -> None:
+        self._idle_timer = None
+        self.leases.flush_idle()
+        self._flush()
+
+    def _apply(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            waiter: Any = outcome.waiter
+            if isinstance(outcome, Granted):
+                waiter.take_lease(outcome.lease)
+            else:
+                waiter.take_refusal(outcome.error)
+
+    def _arm_deadline(self) -> None:
+        if self._deadline_timer is None:
+            deadline_s = self.leases.next_deadline_s()
+            if deadline_s is not None:
+                delay_s = max(0.0, deadline_s - time.monotonic())
+                self._deadline_timer = self.loop.call_later(delay_s, self._expire)
+
+    def _expire(self) -> None:
+        self._deadline_timer = None
+        self._apply(self.leases.expire(time.monotonic()))
+        self._arm_deadline()
+
+    # --- the supervisor, for Control ---
+
+    def announce_leases(self) -> tuple[HeldLease, ...]:
+        return self.leases.announce()
+
+    def handle_connected(self, welcome: Welcome) -> None:
+        self.max_body_bytes = welcome.max_body_bytes
+        self.leases.handle_connected()
+        self._flush()
+        self.log.info("supervisor connected", pid=welcome.pid, leases=len(self.leases.leases()))
+
+    def handle_lost(self, reason: str) -> None:
+        if self.leases.connected:
+            self.log.warning("supervisor lost", reason=reason, leases=len(self.leases.leases()))
+        outcomes = self.leases.handle_lost(time.monotonic())
+        self._apply(outcomes)
+        self._arm_deadline()
+
+    def handle_message(self, message: ServerMessage) -> None:
+        match message:
+            case LeaseGrant() | Failure() | Recall() | RecallCancelled() | LeaseGone():
+                self._apply(self.leases.handle(message, time.monotonic()))
+            case ModelsChanged():
+                self.leases.forget_aliases()
+            case _:
+                self.log.warning("supervisor refused", reason=str(message))
+
+    def handle_batch_end(self) -> None:
+        self._flush()
+        held = {lease.key for lease in self.leases.leases()}
+        for key in self.pool.list_keys():
+            if key not in held:
+                self.pool.drop(key)

@@ -1,0 +1,218 @@
+"""How does one connection to an instance carry one request after the other, and which connections are kept?
+
+A connection that is lost before the first byte of an answer poses the question whether the instance has read the
+request: then it may have died of it, and sending it again may kill the next one. A Unix socket tells: unread data at
+the peer's close is ECONNRESET (also for a connection that was never accepted), a peer that was closed already is
+EPIPE, and a plain end of file means that all had been read. Only the first two are `unread`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Protocol
+
+from llamactl.front.buffers import READ_VIEW
+from llamactl.front.framing import End, ResponseReader
+from llamactl.front.wire import ResponseHead, WireError
+
+MAX_IDLE_PER_INSTANCE = 64
+HIGH_WATER_BYTES = 64 * 1024
+
+
+class Receiver(Protocol):
+    """Who waits for an answer."""
+
+    def take_response(self, head: ResponseHead | None, body: bytes, ended: bool) -> None:
+        """The next part of the answer: a head at most once, any bytes of the body, and whether that was all."""
+
+    def take_loss(self, unread: bool, reason: str) -> None:
+        """The connection is gone before the answer was complete. `unread`: the instance has not read the request."""
+
+
+class Upstream(asyncio.BufferedProtocol):
+    """One connection to an instance, with one request at a time."""
+
+    def __init__(self, pool: "UpstreamPool", key: str) -> None:
+        self.key = key
+        self.fresh = True
+        """No answer has come over this connection yet."""
+        self._pool = pool
+        self._reader = ResponseReader()
+        self._receiver: Receiver | None = None
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._answered = False
+        """Something of the answer to the present request has come."""
+        self._unsent = False
+
+    # --- for the one who sends ---
+
+    def send(self, receiver: Receiver, head: bytes, body: bytes, to_head: bool) -> None:
+        """Send a request; the answer goes to `receiver`."""
+        assert self._receiver is None
+        assert self._transport is not None
+        self._receiver = receiver
+        self._answered = False
+        self._reader.expect(to_head)
+        if len(body) <= HIGH_WATER_BYTES:
+            self._transport.write(head + body if body else head)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+
+    def abandon(self) -> None:
+        """The receiver is gone: close at once, which is what stops a generation."""
+        self._receiver = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    # --- for the loop ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return READ_VIEW
+
+    def buffer_updated(self, nbytes: int) -> None:
+        receiver = self._receiver
+        if receiver is None:  # an idle connection has nothing to say
+            self._close()
+            return
+        self._answered = True
+        self._reader.feed(bytes(READ_VIEW[:nbytes]))
+        try:
+            self._relay(receiver)
+        except WireError as error:
+            self._lose(False, f"it does not speak HTTP: {error.message}")
+            self._close()
+
+    def _relay(self, receiver: Receiver) -> None:
+        reader = self._reader
+        head: ResponseHead | None = None
+        body = b""
+        while True:
+            event = reader.next_event()
+            if event is None:
+                if head is not None or body:
+                    receiver.take_response(head, body, False)
+                return
+            if type(event) is bytes:
+                body = body + event if body else event
+            elif event is End.END:
+                self._receiver = None
+                # A request that is not wholly sent, or bytes behind the answer: the next answer could be told wrong.
+                assert self._transport is not None
+                clean = not reader.buffered_bytes and not self._transport.get_write_buffer_size()
+                self._finish(clean)
+                receiver.take_response(head, body, True)
+                return
+            else:
+                assert isinstance(event, ResponseHead)
+                head = event
+                self._keep_alive = event.keep_alive
+
+    def _finish(self, clean: bool) -> None:
+        self.fresh = False
+        self.resume()
+        if clean and self._keep_alive:
+            self._pool.keep(self)
+        else:
+            self._close()
+
+    def eof_received(self) -> bool:
+        if self._transport is not None:
+            self._unsent = self._transport.get_write_buffer_size() > 0
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._pool.forget(self)
+        receiver = self._receiver
+        if receiver is None:
+            return
+        if exc is None and self._answered and self._reader.finish():
+            self._receiver = None
+            receiver.take_response(None, b"", True)
+            return
+        unread = not self._answered and (self._unsent or isinstance(exc, (ConnectionResetError, BrokenPipeError)))
+        self._lose(unread, "it has closed the connection" if exc is None else str(exc))
+
+    def _lose(self, unread: bool, reason: str) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.take_loss(unread, reason)
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    _keep_alive = False
+
+
+class UpstreamPool:
+    """Connections to instances that are idle, by socket and generation."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._idle: dict[str, list[Upstream]] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    def take(self, key: str) -> Upstream | None:
+        """The idle connection that was used last, or None."""
+        idle = self._idle.get(key)
+        return idle.pop() if idle else None
+
+    def connect(self, socket: str, key: str, then: Callable[[Upstream | OSError], None]) -> None:
+        """Connect, and call `then` with the connection or with what went wrong."""
+        task = self._loop.create_task(self._connect(socket, key, then))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, socket: str, key: str, then: Callable[[Upstream | OSError], None]) -> None:
+        try:
+            _, upstream = await self._loop.create_unix_connection(lambda: Upstream(self, key), socket)
+        except OSError as error:
+            then(error)
+        else:
+            then(upstream)
+
+    def keep(self, upstream: Upstream) -> None:
+        idle = self._idle.setdefault(upstream.key, [])
+        if len(idle) < MAX_IDLE_PER_INSTANCE:
+            idle.append(upstream)
+        else:
+            upstream.abandon()
+
+    def forget(self, upstream: Upstream) -> None:
+        idle = self._idle.get(upstream.key)
+        if idle:
+            with contextlib.suppress(ValueError):
+                idle.remove(upstream)
+            if not idle:
+                del self._idle[upstream.key]
+
+    def drop(self, key: str) -> None:
+        """The instance is not ours any more: close what is idle."""
+        for upstream in self._idle.pop(key, []):
+            upstream.abandon()
+
+    def list_keys(self) -> list[str]:
+        return list(self._idle)
+
+    def close(self) -> None:
+        for key in self.list_keys():
+            self.drop(key)
+        for task in self._connecting:
+            task.cancel()
