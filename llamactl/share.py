@@ -2,9 +2,9 @@
 
 A wheel carries them inside the package, as `share_data`; an editable install uses the checkout's own `units` and `etc`.
 
-Python, its virtual environment or the checkout may lie below a home that only its owner may enter. Units that run as
-dynamic users hide all homes (ProtectHome=tmpfs) and get exactly these directories bound into the empty ones: systemd
-makes the directories above them, and those can be passed. Nothing is copied, and no home's mode is changed.
+Python, its virtual environment or the checkout may lie below a home that only its owner may enter, or in /tmp. Units
+that run as dynamic users hide those (ProtectHome=tmpfs, PrivateTmp=) and get exactly these directories bound into the
+empty ones: systemd makes the directories above them, and those can be passed. Nothing is copied, no mode is changed.
 """
 
 import sys
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import llamactl
 
-# What ProtectHome=tmpfs hides: systemd.exec(5).
-HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
+# What ProtectHome=tmpfs hides, then what PrivateTmp= hides: systemd.exec(5).
+HIDDEN = (Path("/home"), Path("/root"), Path("/run/user"), Path("/tmp"), Path("/var/tmp"))
 
 
 def find_share_dir(kind: str, package: Path | None = None) -> Path:
@@ -30,16 +30,16 @@ def find_share_dir(kind: str, package: Path | None = None) -> Path:
 
 
 def choose_hidden(paths: Iterable[Path]) -> list[Path]:
-    """Those paths that ProtectHome=tmpfs hides, sorted, without any that lies below another."""
+    """Those of the paths that such a unit would not see, sorted, without any that lies below another."""
     chosen: list[Path] = []
     for path in sorted(set(paths)):
-        if any(path.is_relative_to(home) for home in HOMES) and not any(path.is_relative_to(seen) for seen in chosen):
+        if any(path.is_relative_to(home) for home in HIDDEN) and not any(path.is_relative_to(seen) for seen in chosen):
             chosen.append(path)
     return chosen
 
 
 def python_paths() -> list[Path]:
-    """Directories to bind read-only, under the same name, where ProtectHome=tmpfs is set; empty when none is hidden.
+    """Directories to bind read-only, under the same name, where homes and /tmp are hidden; empty when none is.
 
     As named and as resolved: a link is followed by its target's name, a program is started by the link's.
     """

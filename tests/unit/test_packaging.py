@@ -127,9 +127,10 @@ def test_installed_files_are_readable_whatever_the_umask(tmp_path: Path) -> None
     ]
 
 
-def test_only_paths_in_homes_are_bound() -> None:
-    paths = ["/usr", "/opt/env", "/root/env/lib", "/root/env", "/home/ann/py", "/rooted/env", "/root/env2"]
-    assert choose_hidden(map(Path, paths)) == [Path("/home/ann/py"), Path("/root/env"), Path("/root/env2")]
+def test_only_hidden_paths_are_bound() -> None:
+    paths = ["/usr", "/opt/env", "/root/env/lib", "/root/env", "/home/ann/py", "/rooted/env", "/root/env2", "/tmp/env"]
+    hidden = ["/home/ann/py", "/root/env", "/root/env2", "/tmp/env"]
+    assert choose_hidden(map(Path, paths)) == [Path(path) for path in hidden]
 
 
 def test_unit_shows_only_the_python_in_a_home() -> None:
