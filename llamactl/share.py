@@ -13,8 +13,9 @@ from pathlib import Path
 
 import llamactl
 
-# What ProtectHome=tmpfs hides, then what PrivateTmp= hides: systemd.exec(5).
-HIDDEN = (Path("/home"), Path("/root"), Path("/run/user"), Path("/tmp"), Path("/var/tmp"))
+# What ProtectHome=tmpfs hides, and what PrivateTmp= hides besides: systemd.exec(5).
+HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
+HIDDEN = (*HOMES, Path("/tmp"), Path("/var/tmp"))
 
 
 def find_share_dir(kind: str, package: Path | None = None) -> Path:
