@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models import write_tiny_model
+from tests.models import write_model
 from tests.system import journal
 from tests.system.harness import LLAMACTL, Llamactl, run
 
@@ -43,7 +43,7 @@ def tiny() -> dict[str, Path]:
     MODELS_DIR.mkdir(parents=True, exist_ok=True)
     files = {name: MODELS_DIR / f"{name}.gguf" for name in "abc"}
     for seed, path in enumerate(files.values()):
-        write_tiny_model(path, seed=seed)
+        write_model(path, name=path.stem, n_ctx_train=8192, seed=seed)
     return files
 
 

@@ -81,6 +81,14 @@ class Llamactl:
         (directory / "test.conf").write_text(text)
         run("systemctl", "daemon-reload")
 
+    def use_script(self, model: str) -> None:
+        """Have the unit of `model` run tests/system/scripted.py, copied to where every user can read it."""
+        copy = Path("/srv/scripted.py")
+        shutil.copyfile(Path(__file__).with_name("scripted.py"), copy)
+        copy.chmod(0o644)
+        text = f"[Service]\nExecStart=\nExecStart={sys.executable} -P {copy}\n"
+        self.write_drop_in(f"llamactl-model@{model}.service", text)
+
     # --- units ---
 
     def start(self) -> None:

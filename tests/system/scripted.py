@@ -5,6 +5,7 @@ unit, and does what the model's name says:
   gated             streams one event, and the rest only after POST /release on its own socket
   dies-on-request   kills itself when a request has arrived, before any answer
   warmup-dies       dies by SIGILL in its warm-up while llama.cpp's extra buffer types are on
+It is copied out of the checkout before (`Llamactl.use_script`), so it imports nothing of the tests.
 """
 
 import asyncio
@@ -12,7 +13,6 @@ import json
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 
 import sdnotify
@@ -36,15 +36,8 @@ from llamactl.protocol import (
     encode_message,
 )
 from llamactl.settings import decode_spec
-from tests.system.harness import Llamactl
 
 EFFECTIVE = Breakdown(n_ctx=512, devices=(Row(kind=RowKind.HOST, name="Host", model=1 << 20, context=1 << 20),))
-
-
-def use_script(llamactl: Llamactl, model: str) -> None:
-    """Have the units of `model` run this file."""
-    text = f"[Service]\nExecStart=\nExecStart={sys.executable} -P -m tests.system.scripted\n"
-    llamactl.write_drop_in(f"llamactl-model@{model}.service", text)
 
 
 class Reporter:
@@ -145,14 +138,15 @@ def send_json(writer: asyncio.StreamWriter, value: object) -> None:
 
 async def main() -> None:
     model = decode_spec(os.environ["LLAMACTL_SPEC"]).name
-    runtime_dir = Path(os.environ.get("LLAMACTL_RUNTIME_DIR", "/run/llamactl"))
     reporter = Reporter()
-    reporter.connect(str(runtime_dir / "report" / "report.sock"), model)
+    reporter.connect(os.environ["LLAMACTL_REPORT"], model)
     reporter.report(ChildState.LOADING, stage="warmup")
     if model == "warmup-dies" and os.environ.get("LLAMACTL_EXTRA_BUFTS", "1") != "0":
         os.kill(os.getpid(), signal.SIGILL)
     os.umask(0o007)
-    await asyncio.start_unix_server(Server(model).handle, str(runtime_dir / "models" / model / "http.sock"))
+    path = Path(os.environ["LLAMACTL_SOCKET"])
+    path.unlink(missing_ok=True)
+    await asyncio.start_unix_server(Server(model).handle, path)
     sdnotify.SystemdNotifier().notify("READY=1")
     reporter.report(ChildState.READY, effective=EFFECTIVE)
     asyncio.get_running_loop().add_reader(reporter.fileno(), reporter.serve)

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from tests.system.harness import Llamactl
-from tests.system.scripted import use_script
 
 
 def test_death_before_the_answer_is_a_bad_gateway(llamactl: Llamactl, tiny: dict[str, Path]) -> None:
-    use_script(llamactl, "dies-on-request")
+    llamactl.use_script("dies-on-request")
     llamactl.write_models(**{"dies-on-request": {"path": str(tiny["a"])}})
     llamactl.start()
     llamactl.cli("load", "dies-on-request")
@@ -19,7 +18,7 @@ def test_death_before_the_answer_is_a_bad_gateway(llamactl: Llamactl, tiny: dict
 def test_warmup_that_dies_by_signal_is_tried_once_without_extra_buffers(
     llamactl: Llamactl, tiny: dict[str, Path]
 ) -> None:
-    use_script(llamactl, "warmup-dies")
+    llamactl.use_script("warmup-dies")
     llamactl.write_models(**{"warmup-dies": {"path": str(tiny["a"])}})
     llamactl.start()
     llamactl.cli("load", "warmup-dies")

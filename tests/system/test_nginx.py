@@ -10,7 +10,6 @@ import pytest
 from tests.system import client
 from tests.system.client import Stream, UnixConnection, join_text
 from tests.system.harness import PATHS, Llamactl
-from tests.system.scripted import use_script
 
 PORT = 8089
 CONFIG = """\
@@ -71,7 +70,7 @@ def test_chat_and_stream_pass_nginx(llamactl: Llamactl, tiny: dict[str, Path], n
 
 
 def test_first_event_arrives_while_the_answer_goes_on(llamactl: Llamactl, tiny: dict[str, Path], nginx: None) -> None:
-    use_script(llamactl, "gated")
+    llamactl.use_script("gated")
     llamactl.write_models(gated={"path": str(tiny["a"])})
     llamactl.cli("reload")
     connection = connect()
