@@ -1,0 +1,229 @@
+"""How does one line about one thing reach the journal, for people and for machines?
+
+Every call `log.info("victim chosen", model="a", needs_bytes=1 << 30)` becomes a MESSAGE that reads like a sentence,
+with sizes and times for people, and fields of its own (LLAMACTL_EVENT=victim_chosen, LLAMACTL_MODEL=a,
+LLAMACTL_NEEDS_BYTES=1073741824) by journald's native protocol. Where standard error is not the journal, the same
+sentences go there. The journal drops fields with bad names without a word, so names are made from keys here. Logging
+never raises and never waits long: a line may be lost, a request not.
+"""
+
+import array
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import re
+import socket
+import struct
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import structlog
+
+SOCKET_PATH = "/run/systemd/journal/socket"
+SEND_TIMEOUT_S = 1.0
+PREFIX = "LLAMACTL_"
+PLAIN_FIELDS = frozenset({"MESSAGE_ID", "CODE_FILE", "CODE_LINE", "CODE_FUNC"})
+PRIORITIES = {"critical": 2, "error": 3, "exception": 3, "warning": 4, "info": 6, "debug": 7}
+
+Fields = Mapping[str, str]
+
+
+def configure(identifier: str, level: str, fields: Mapping[str, Any]) -> None:
+    """Set up logging for this process. `fields` go with every line, unseen in its text (a model's name, say)."""
+    sink = JournalSink() if is_journal(sys.stderr) else StreamSink()
+    base = {"SYSLOG_IDENTIFIER": identifier} | {format_name(key): format_field(value) for key, value in fields.items()}
+    number = {"critical": 50, "error": 40, "warning": 30, "info": 20, "debug": 10}.get(level.lower(), 20)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            lambda logger, method, event_dict: {"fields": base | format_entry(event_dict)},
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=lambda *_: _SinkLogger(sink),
+        cache_logger_on_first_use=False,
+    )
+    logging.captureWarnings(True)
+    logging.basicConfig(handlers=[_LibraryHandler(logging.WARNING)], level=logging.WARNING, force=True)
+
+
+def get_logger() -> Any:
+    """A structlog logger; may be taken before `configure`."""
+    return structlog.get_logger()
+
+
+# --- from a call to fields ------------------------------------------------------------------------
+
+
+def format_entry(event_dict: Mapping[str, Any]) -> dict[str, str]:
+    """The journal's fields of one line."""
+    values = {key: value for key, value in event_dict.items() if value is not None}
+    event = str(values.pop("event", ""))
+    level = str(values.pop("level", "info"))
+    exception = values.pop("exception", "")
+    message = format_message(event, values)
+    fields = {"MESSAGE": f"{message}\n{exception}" if exception else message}
+    fields["PRIORITY"] = str(PRIORITIES.get(level, 6))
+    fields[f"{PREFIX}EVENT"] = re.sub(r"[^a-z0-9]+", "_", event.lower()).strip("_")
+    return fields | {format_name(key): format_field(value) for key, value in values.items()}
+
+
+def format_message(event: str, values: Mapping[str, Any]) -> str:
+    """`event: key=value key=value: reason`, with bytes and seconds as people read them."""
+    words = []
+    for key, value in values.items():
+        if key == "reason" or key.upper() in PLAIN_FIELDS or value in ("", None, [], (), {}):
+            continue
+        unit = next((suffix for suffix in ("bytes", "s") if key == suffix or key.endswith(f"_{suffix}")), "")
+        name = key.removesuffix(f"_{unit}") if unit else key
+        words.append(f"{name}={format_value(value, unit)}")
+    parts = [event, " ".join(words), str(values.get("reason") or "")]
+    return ": ".join(part for part in parts if part)
+
+
+def format_value(value: Any, unit: str = "") -> str:
+    """One value for people. `unit` is `bytes`, `s` or none."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {format_value(item, unit)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(format_value(item, unit) for item in value)
+    if unit == "bytes" and isinstance(value, int):
+        return format_bytes(value)
+    if unit == "s" and isinstance(value, int | float):
+        return f"{value:.3g} s" if abs(value) < 100 else f"{value:.0f} s"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if re.search(r'[\s"=]', text) or not text else text
+
+
+def format_bytes(size: int) -> str:
+    """1.2 GiB: three significant figures, powers of 1024."""
+    if abs(size) < 1024:
+        return f"{size} B"
+    scaled, index = float(size), -1
+    while abs(scaled) >= 999.5 and index < 4:
+        scaled, index = scaled / 1024, index + 1
+    digits = 0 if abs(scaled) >= 100 else 1 if abs(scaled) >= 10 else 2
+    return f"{scaled:.{digits}f} {'KMGTP'[index]}iB"
+
+
+def format_name(key: str) -> str:
+    """A field's name: A-Z, 0-9 and _, ours with our prefix, at most 64 characters."""
+    name = re.sub(r"[^A-Z0-9]+", "_", key.upper()).strip("_")
+    return name if name in PLAIN_FIELDS else (PREFIX + name.removeprefix(PREFIX))[:64]
+
+
+def format_field(value: Any) -> str:
+    """A field's value: numbers as decimals, text as it is, all else as JSON."""
+    if isinstance(value, str):
+        return str(value)  # also of a StrEnum
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=str)
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+# --- from fields to the journal -------------------------------------------------------------------
+
+
+class Sink(Protocol):
+    """Takes the fields of one line."""
+
+    def write(self, fields: Fields) -> None: ...
+
+
+class StreamSink:
+    """Standard error, for people: no fields, the level where it is not the usual one."""
+
+    def write(self, fields: Fields) -> None:
+        priority = int(fields["PRIORITY"])
+        word = next((name for name, number in PRIORITIES.items() if number == priority), "")
+        level = "" if priority == PRIORITIES["info"] else f"{word}: "
+        with contextlib.suppress(OSError, ValueError):
+            print(f"{fields['SYSLOG_IDENTIFIER']}: {level}{fields['MESSAGE']}", file=sys.stderr, flush=True)
+
+
+class JournalSink:
+    """journald's native protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL): a datagram, or a sealed file if it is long."""
+
+    def __init__(self, path: str = SOCKET_PATH) -> None:
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.settimeout(SEND_TIMEOUT_S)
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
+
+    def write(self, fields: Fields) -> None:
+        data = encode_fields(fields.items())
+        try:
+            self._socket.sendto(data, self._path)
+        except OSError as error:
+            if error.errno in (errno.EMSGSIZE, errno.ENOBUFS):
+                with contextlib.suppress(OSError):
+                    self._write_memory(data)
+            elif error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.EACCES):
+                StreamSink().write(fields)  # no journald at present
+
+    def _write_memory(self, data: bytes) -> None:
+        descriptor = os.memfd_create("journal-entry", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(data)
+            seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+            passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+            self._socket.sendmsg([b""], passed, 0, self._path)
+        finally:
+            os.close(descriptor)
+
+
+def encode_fields(fields: Iterable[tuple[str, str]]) -> bytes:
+    """NAME=value lines; a value with a newline goes with its length, little-endian, in front."""
+    encoded = bytearray()
+    for name, value in fields:
+        data = value.encode("utf-8", "replace")
+        if b"\n" in data:
+            encoded += name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"
+        else:
+            encoded += name.encode() + b"=" + data + b"\n"
+    return bytes(encoded)
+
+
+def is_journal(stream: Any, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a stream goes straight to the journal: systemd.exec(5), $JOURNAL_STREAM."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+class _SinkLogger:
+    """What structlog wraps: takes what the last processor made."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def msg(self, *, fields: Fields) -> None:
+        self._sink.write(fields)
+
+    debug = info = warning = error = critical = msg
+
+
+class _LibraryHandler(logging.Handler):
+    """What libraries log the standard way, from warnings on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "critical" if record.levelno >= 50 else "error" if record.levelno >= 40 else "warning"
+        with contextlib.suppress(Exception):  # a library's bad format string is no reason to fail
+            log = get_logger()
+            getattr(log, level)(
+                "library message", logger=record.name, reason=record.getMessage(), exc_info=record.exc_info or None
+            )

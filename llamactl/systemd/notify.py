@@ -1,0 +1,68 @@
+"""How does a process tell systemd that it is ready, alive, slow or ending?
+
+The one trap that matters is sdnotify's encoding: it is Latin-1, and what does not fit raises, is swallowed, and takes
+the rest of the datagram along. So READY=1 is always sent alone, and status texts are made ASCII first. Nothing here
+raises where there is no NOTIFY_SOCKET. Repeated messages (status, watchdog) never wait for a busy PID 1; the single
+ones do, for a moment.
+"""
+
+import os
+import time
+import unicodedata
+from collections.abc import Mapping
+
+import sdnotify
+
+SEND_TIMEOUT_S = 5.0
+MAX_STATUS_LENGTH = 512
+
+
+class Notifier:
+    """sd_notify(3) for the main process of a unit."""
+
+    def __init__(self) -> None:
+        self._notifier = sdnotify.SystemdNotifier()
+
+    def ready(self) -> None:
+        self._send("READY=1", SEND_TIMEOUT_S)
+
+    def reloading(self) -> None:
+        """Followed by ready(). Both fields, since notify-reload units (systemd >= 253) need the time."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}", SEND_TIMEOUT_S)
+
+    def stopping(self) -> None:
+        self._send("STOPPING=1", SEND_TIMEOUT_S)
+
+    def extend_timeout(self, seconds: float) -> None:
+        """From now, systemd waits so long for ready(), or for the end of the process after a stop."""
+        self._send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}", SEND_TIMEOUT_S)
+
+    def status(self, text: str) -> None:
+        """One line for `systemctl status`."""
+        self._send(f"STATUS={format_status(text)}", 0)
+
+    def watchdog(self) -> None:
+        self._send("WATCHDOG=1", 0)
+
+    @staticmethod
+    def watchdog_interval_s(environ: Mapping[str, str] = os.environ) -> float | None:
+        """Within how many seconds systemd wants to hear watchdog(); None when it does not watch this process."""
+        if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+            return None
+        try:
+            interval_us = int(environ.get("WATCHDOG_USEC", "0"))
+        except ValueError:
+            return None
+        return interval_us / 1e6 if interval_us > 0 else None
+
+    def _send(self, message: str, timeout_s: float) -> None:
+        if self._notifier.socket is not None:
+            self._notifier.socket.settimeout(timeout_s)  # 0: what would have to wait is dropped
+        self._notifier.notify(message)
+
+
+def format_status(text: str) -> str:
+    """ASCII in one line: accents go, what has no likeness becomes a question mark."""
+    plain = unicodedata.normalize("NFKD", text)
+    plain = "".join(character for character in plain if not unicodedata.combining(character))
+    return " ".join(plain.encode("ascii", "replace").decode().split())[:MAX_STATUS_LENGTH]
