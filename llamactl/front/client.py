@@ -10,7 +10,7 @@ the refusal with it.
 import asyncio
 import socket
 import struct
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from llamactl.errors import ErrorCode, LlamactlError, format_http_error
 from llamactl.front.buffers import READ_VIEW
@@ -56,8 +56,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # --- for the loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
         self._front.clients.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(_Named)
 
 
 def find_model(head: RequestHead, body: bytes) -> str | None:
-    """The name as the client wrote it; None where there is none. Raises LlamactlError for a body that cannot be read."""
+    """The name as the client wrote it; None where there is none. Raises LlamactlError for an unreadable body."""
     if body:
         content_type = head.find(b"content-type") or b""
         if content_type.lower().startswith(b"multipart/form-data"):

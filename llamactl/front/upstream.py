@@ -9,7 +9,7 @@ EPIPE, and a plain end of file means that all had been read. Only the first two 
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from llamactl.front.buffers import READ_VIEW
 from llamactl.front.framing import End, ResponseReader
@@ -79,8 +79,7 @@ class Upstream(asyncio.BufferedProtocol):
     # --- for the loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return READ_VIEW
