@@ -1,0 +1,251 @@
+"""Which routes does an instance have on its socket, and who answers while the model still loads?
+
+The app listens before the model is there: until `service` is set, everything answers 503 "Loading model", in llama-server's words. Requests that use
+the engine are counted from their first byte to their last (`Activity`): that count decides whether an order to stop finds the instance busy,
+and from an accepted order on, new ones are refused.
+"""
+
+import base64
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.answers import StreamedText, WholeEmbedding, WholeText, send_error
+from llamactl.instance.bodies import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    EmbeddingBody,
+    TemplateBody,
+    TokenizeBody,
+    parse_body,
+)
+from llamactl.instance.jobs import Job
+from llamactl.instance.service import Service
+from llamactl.instance.shapes import ChatShape, CompletionShape, Shape, encode_json
+from llamactl.settings import ModelSettings
+
+_ENGINE_PATHS = frozenset({"/v1/chat/completions", "/chat/completions", "/v1/completions", "/v1/embeddings"})
+
+
+class Activity:
+    """Requests in flight or waiting, and whether new ones are taken."""
+
+    def __init__(self) -> None:
+        self.n_busy = 0
+        self.is_refusing = False
+
+
+class Api:
+    """The routes of one instance. `service` is set when the model is ready."""
+
+    def __init__(self, settings: ModelSettings, activity: Activity) -> None:
+        self._settings = settings
+        self._activity = activity
+        self.service: Service | None = None
+
+    def build_app(self) -> ASGIApp:
+        def post(path: str, handler: Callable[[Request], Awaitable[Any]]) -> Route:
+            return Route(path, handler, methods=["POST"])
+
+        def get(path: str, handler: Callable[[Request], Awaitable[Any]]) -> Route:
+            return Route(path, handler, methods=["GET"])
+
+        app = Starlette(
+            routes=[
+                get("/health", self._show_health),
+                get("/v1/health", self._show_health),
+                get("/v1/models", self._list_models),
+                get("/models", self._list_models),
+                get("/props", self._show_props),
+                post("/v1/chat/completions", self._answer_chat),
+                post("/chat/completions", self._answer_chat),
+                post("/v1/completions", self._answer_completion),
+                post("/v1/embeddings", self._answer_embedding),
+                post("/tokenize", self._tokenize),
+                post("/detokenize", self._detokenize),
+                post("/apply-template", self._apply_template),
+            ],
+            exception_handlers={
+                LlamactlError: _handle_error,
+                HTTPException: _handle_http_exception,
+                ClientDisconnect: _handle_disconnect,
+            },
+        )
+        return self._count_requests(app)
+
+    def _count_requests(self, app: ASGIApp) -> ASGIApp:
+        activity = self._activity
+
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http" or scope["path"] not in _ENGINE_PATHS:
+                await app(scope, receive, send)
+                return
+            if activity.is_refusing:
+                await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, "the instance is stopping"))
+                return
+            activity.n_busy += 1
+            try:
+                await app(scope, receive, send)
+            finally:
+                activity.n_busy -= 1
+
+        return counted
+
+    def _require_service(self) -> Service:
+        if self.service is None:
+            raise LlamactlError(ErrorCode.SHUTTING_DOWN, "Loading model")
+        return self.service
+
+    # --- generation -------------------------------------------------------------------------------------------------------------
+
+    async def _answer_chat(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), ChatBody)
+        job = await service.submit_chat(body)
+        return _choose_response(service, job, ChatShape(self._settings.name), body)
+
+    async def _answer_completion(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), CompletionBody)
+        job = await service.submit_completion(body)
+        return _choose_response(service, job, CompletionShape(self._settings.name), body)
+
+    async def _answer_embedding(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), EmbeddingBody)
+        job, n_tokens = await service.submit_embedding(body)
+
+        def format_body(vectors: list[list[float]]) -> dict[str, Any]:
+            as_base64 = body.encoding_format == "base64"
+            data = [
+                {"object": "embedding", "index": index, "embedding": _encode_vector(vector) if as_base64 else vector}
+                for index, vector in enumerate(vectors)
+            ]
+            usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+            return {"object": "list", "model": self._settings.name, "data": data, "usage": usage}
+
+        return WholeEmbedding(job, service.engine.cancel, format_body)
+
+    # --- texts and tokens -------------------------------------------------------------------------------------------------------
+
+    async def _tokenize(self, request: Request) -> Response:
+        service = self._require_service()
+        body = parse_body(await request.body(), TokenizeBody)
+        vocabulary = service.vocabulary
+        tokens = vocabulary.tokenize(body.content, add_special=body.add_special, parse_special=body.parse_special)
+        if not body.with_pieces:
+            return _answer_json({"tokens": tokens})
+        return _answer_json({"tokens": [{"id": token, "piece": _show_piece(service, token)} for token in tokens]})
+
+    async def _detokenize(self, request: Request) -> Response:
+        service = self._require_service()
+        body = parse_body(await request.body(), DetokenizeBody)
+        service.check_tokens(body.tokens)
+        return _answer_json({"content": service.vocabulary.detokenize(body.tokens)})
+
+    async def _apply_template(self, request: Request) -> Response:
+        service = self._require_service()
+        body = parse_body(await request.body(), TemplateBody)
+        prompt = service.render(body.messages, body.tools, body.add_generation_prompt, body.chat_template_kwargs)
+        return _answer_json({"prompt": prompt})
+
+    # --- the instance itself ----------------------------------------------------------------------------------------------------
+
+    async def _show_health(self, _request: Request) -> Response:
+        self._require_service()
+        return _answer_json({"status": "ok"})
+
+    async def _list_models(self, _request: Request) -> Response:
+        facts = self._require_service().facts
+        model = {
+            "id": self._settings.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "llamactl",
+            "aliases": list(self._settings.aliases),
+            "meta": {
+                "n_ctx": facts.n_ctx,
+                "n_ctx_train": facts.n_ctx_train,
+                "n_embd": facts.n_embd,
+                "n_vocab": facts.n_vocab,
+                "n_params": facts.n_params,
+                "size": facts.size_bytes,
+            },
+        }
+        return _answer_json({"object": "list", "data": [model]})
+
+    async def _show_props(self, _request: Request) -> Response:
+        service = self._require_service()
+        vocabulary = service.vocabulary
+        return _answer_json(
+            {
+                "default_generation_settings": {"n_ctx": service.n_ctx},
+                "total_slots": self._settings.parallel,
+                "model_alias": self._settings.name,
+                "model_path": self._settings.path,
+                "chat_template": service.template.source,
+                "bos_token": vocabulary.text_of(vocabulary.bos),
+                "eos_token": vocabulary.text_of(vocabulary.eos),
+                "modalities": {"vision": False, "audio": False},
+            }
+        )
+
+
+def _choose_response(
+    service: Service, job: Job, shape: Shape, body: ChatBody | CompletionBody
+) -> StreamedText | WholeText:
+    if body.stream:
+        return StreamedText(job, service.engine.cancel, shape, body.include_usage)
+    return WholeText(job, service.engine.cancel, shape)
+
+
+def _answer_json(value: Any, status: int = 200) -> Response:
+    return Response(encode_json(value), status_code=status, media_type="application/json; charset=utf-8")
+
+
+def _show_piece(service: Service, token: int) -> str | list[int]:
+    """Text, or the bytes where they are no text, as llama-server answers."""
+    piece = service.vocabulary.piece(token, special=True)
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+def _encode_vector(vector: list[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+class _ErrorResponse:
+    def __init__(self, error: LlamactlError) -> None:
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_error(send, self._error)
+
+
+def _handle_error(_request: Request, error: Exception) -> Any:
+    assert isinstance(error, LlamactlError)
+    return _ErrorResponse(error)
+
+
+def _handle_http_exception(request: Request, error: Exception) -> Any:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        message = f"{request.method} is not a method of {request.url.path}"
+        return _ErrorResponse(LlamactlError(ErrorCode.METHOD_NOT_ALLOWED, message))
+    return _ErrorResponse(LlamactlError(ErrorCode.NOT_FOUND, f"no route {request.url.path}"))
+
+
+def _handle_disconnect(_request: Request, _error: Exception) -> Response:
+    """Nobody reads it: the client left while it sent its body."""
+    return Response(status_code=400)

@@ -1,0 +1,146 @@
+"""Who may touch the llama.cpp context? One thread, which does nothing else: take what came in, one step, hand over what came out.
+
+The event loop never waits for it and gets one call per step, not one per token. `since_progress_s` is what the watchdog asks: an idle engine makes
+progress by definition, a working one whenever a step ends. An exception in a step ends the jobs of that moment, not the engine; one
+that llama.cpp cannot recover from (EngineBroken) ends the engine, and `on_broken` the process.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.jobs import Deliveries, FailureEvent, Job
+
+logger = logging.getLogger(__name__)
+
+
+class EngineBroken(Exception):
+    """llama.cpp cannot go on in this process. The text says why."""
+
+
+class Worker(Protocol):
+    """What the thread runs. All methods are called from that thread."""
+
+    def accept(self, job: Job) -> None:
+        """A new job, in order of arrival."""
+
+    def has_work(self) -> bool: ...
+
+    def step(self) -> Deliveries:
+        """One decode, or what can be done without one."""
+
+    def count_step_tokens(self) -> int:
+        """Tokens in the step that runs: the more, the longer it may take."""
+
+    def abandon(self) -> list[Job]:
+        """Gives up every job and forgets all that the context holds."""
+
+
+class Engine:
+    """Runs a Worker. `submit`, `wake` and `close` may be called from the event loop."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        loop: asyncio.AbstractEventLoop,
+        on_broken: Callable[[str], None],
+    ) -> None:
+        self._worker = worker
+        self._loop = loop
+        self._on_broken = on_broken
+        self._inbox: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._progress_s = time.monotonic()
+        self._working = False
+        self._thread = threading.Thread(target=self._run, name="engine")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        with self._changed:
+            self._inbox.append(job)
+            self._changed.notify()
+
+    def cancel(self, job: Job) -> None:
+        """Its sequence is free before the next step."""
+        job.cancelled = True
+        with self._changed:
+            self._changed.notify()
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Ends after the running step; jobs fail. False: that step took longer than `timeout_s`."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def since_progress_s(self) -> float:
+        """How long the running step has taken; 0 when idle."""
+        return time.monotonic() - self._progress_s if self._working else 0.0
+
+    def count_step_tokens(self) -> int:
+        return self._worker.count_step_tokens()
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._step()
+        except EngineBroken as error:
+            self._fail_all(f"the engine has ended: {error}")
+            self._call(self._on_broken, str(error))
+        self._fail_all("the instance is stopping", ErrorCode.SHUTTING_DOWN)
+
+    def _wait_for_work(self) -> bool:
+        with self._changed:
+            while not (self._closing or self._inbox or self._worker.has_work()):
+                self._working = False
+                self._changed.wait()
+            if self._closing:
+                return False
+            arrived = list(self._inbox)
+            self._inbox.clear()
+        self._progress_s = time.monotonic()
+        self._working = True
+        for job in arrived:
+            self._worker.accept(job)
+        return True
+
+    def _step(self) -> None:
+        try:
+            deliveries = self._worker.step()
+        except EngineBroken:
+            raise
+        except Exception as error:
+            logger.exception("step failed")
+            self._fail_all(f"the engine failed: {error}")
+            return
+        if deliveries:
+            self._call(_deliver, deliveries)
+
+    def _fail_all(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        with self._changed:
+            jobs = [*self._worker.abandon(), *self._inbox]
+            self._inbox.clear()
+        error = LlamactlError(code, message)
+        if jobs:
+            self._call(_deliver, [(job, FailureEvent(error)) for job in jobs])
+
+    def _call(self, function: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            # The loop is closed: the process ends and nobody waits for results any more.
+            logger.debug("event loop is closed")
+
+
+def _deliver(deliveries: Deliveries) -> None:
+    for job, event in deliveries:
+        job.push(event)

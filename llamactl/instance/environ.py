@@ -1,0 +1,80 @@
+"""What was this child told to do? Its whole configuration, read once from the environment that its unit sets.
+
+A child has no command line beyond its role and reads no configuration file: the unit's environment is what survives a restart of the
+supervisor, so it is the one place where the settings of a running instance can be looked up.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.protocol import ChildRole
+from llamactl.settings import ModelSettings, decode_spec
+
+
+@dataclass(frozen=True)
+class ChildEnvironment:
+    """The orders of one child."""
+
+    role: ChildRole
+    model: str
+    settings: ModelSettings
+    generation: str
+    socket: Path | None
+    """Where `serve` listens; None for `measure`."""
+    report: Path
+    margins_bytes: dict[str, int] = field(default_factory=dict)
+    """What fitting must leave free, by device; `Host` is main memory, "" is every device not named."""
+    extra_bufts: bool = True
+    rpc_servers: tuple[str, ...] = ()
+    llama_debug: bool = False
+
+    def margin_bytes(self, device: str) -> int:
+        return self.margins_bytes.get(device, self.margins_bytes.get("", 0))
+
+
+def parse_environment(role: ChildRole, environ: Mapping[str, str]) -> ChildEnvironment:
+    """Raises LlamactlError(INVALID_CONFIG) that names the variable."""
+    try:
+        settings = decode_spec(_require(environ, "LLAMACTL_SPEC"))
+    except msgspec.DecodeError as error:
+        raise _refuse("LLAMACTL_SPEC", str(error)) from None
+    try:
+        margins = msgspec.json.decode(environ.get("LLAMACTL_MARGINS") or "{}", type=dict[str, int])
+    except msgspec.DecodeError as error:
+        raise _refuse("LLAMACTL_MARGINS", str(error)) from None
+    if any(value < 0 for value in margins.values()):
+        raise _refuse("LLAMACTL_MARGINS", "a margin is negative")
+    extra_bufts = environ.get("LLAMACTL_EXTRA_BUFTS") or "1"
+    if extra_bufts not in ("0", "1"):
+        raise _refuse("LLAMACTL_EXTRA_BUFTS", f"{extra_bufts!r} is neither 0 nor 1")
+    return ChildEnvironment(
+        role=role,
+        model=environ.get("LLAMACTL_MODEL") or settings.name,
+        settings=settings,
+        generation=environ.get("LLAMACTL_GENERATION", ""),
+        socket=Path(_require(environ, "LLAMACTL_SOCKET")) if role is ChildRole.SERVE else None,
+        report=Path(_require(environ, "LLAMACTL_REPORT")),
+        margins_bytes=margins,
+        extra_bufts=extra_bufts == "1" and settings.repack,
+        rpc_servers=tuple(part.strip() for part in environ.get("LLAMACTL_RPC", "").split(",") if part.strip()),
+        llama_debug=environ.get("LLAMACTL_LLAMA_LOG", "") == "debug",
+    )
+
+
+def _require(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name, "")
+    if not value:
+        raise _refuse(name, "not set")
+    return value
+
+
+def _refuse(name: str, why: str) -> LlamactlError:
+    return LlamactlError(
+        ErrorCode.INVALID_CONFIG,
+        f"cannot start: {name}: {why}",
+        hint="instances are started by llamactl.service",
+    )

@@ -1,0 +1,302 @@
+"""How do many requests share one context? Continuous batching: each step decodes one token of every running sequence and a chunk of waiting prompts.
+
+A sequence is its tokens and how many of them the context holds (`n_past`). What is missing is pending: one token while it generates, many
+at the start and after it was put back. That makes putting back cheap to write and safe: the tokens, the sampler and the text so far
+stay, only the cells go. When the shared cache is full, idle slots lose their tokens first, then the newest sequence is put back; it comes in again after another has
+ended, not before, or it would push itself out in turns.
+"""
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.batch import Batch
+from llamactl.instance.bindings import llama
+from llamactl.instance.engine import EngineBroken
+from llamactl.instance.jobs import (
+    Deliveries,
+    FailureEvent,
+    FinishEvent,
+    FinishReason,
+    GenerationRequest,
+    Job,
+    TextEvent,
+    Timings,
+)
+from llamactl.instance.model import Vocabulary
+from llamactl.instance.params import ModelTraits
+from llamactl.instance.sampling import SamplerChain
+from llamactl.instance.slots import Slot, choose_purges, choose_slot, count_cells, count_common_prefix
+from llamactl.instance.text import TextStream
+
+_DECODED, _NO_ROOM = 0, 1
+_INVALID_BATCH = -1
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One generation."""
+
+    job: Job
+    request: GenerationRequest
+    tokens: list[int]
+    """The prompt and what was generated."""
+    text: TextStream
+    chain: SamplerChain
+    slot: Slot | None = None
+    n_past: int = 0
+    n_cached: int = 0
+    n_generated: int = 0
+    waits_for_end: int = -1
+    """Put back when so many sequences had ended: it waits for one more."""
+    started_s: float = 0.0
+    first_token_s: float = 0.0
+    output_index: int = -1
+
+    @property
+    def n_pending(self) -> int:
+        return len(self.tokens) - self.n_past
+
+
+@dataclass
+class Generator:
+    """The Worker for models that generate text. Owns what the context holds, not the context."""
+
+    context: Any
+    vocabulary: Vocabulary
+    traits: ModelTraits
+    n_parallel: int
+    n_ctx: int
+    n_batch: int
+    _waiting: deque[Sequence] = field(default_factory=deque)
+    _running: list[Sequence] = field(default_factory=list)
+    """In order of arrival."""
+    _n_steps: int = 0
+    _n_ended: int = 0
+    _n_failed: int = 0
+
+    def __post_init__(self) -> None:
+        self.slots = [Slot(index) for index in range(self.n_parallel)]
+        self._batch = Batch(max(self.n_batch, self.n_parallel))
+        self._memory = llama.llama_get_memory(self.context)
+
+    # --- Worker -----------------------------------------------------------------------------------------------------------------
+
+    def accept(self, job: Job) -> None:
+        request = job.request
+        if not isinstance(request, GenerationRequest):
+            raise TypeError("not a generation")
+        chain = SamplerChain(request.sampling, self.vocabulary.n_tokens, self.vocabulary.is_end, request.prompt)
+        self._waiting.append(Sequence(job, request, list(request.prompt), TextStream(request.stops), chain))
+
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def count_step_tokens(self) -> int:
+        return self._batch.n_tokens
+
+    def step(self) -> Deliveries:
+        self._n_steps += 1
+        self._drop_cancelled()
+        self._admit()
+        self._make_room()
+        self._fill()
+        if not self._batch.n_tokens:
+            return []
+        failures = self._decode()
+        return failures if failures is not None else self._sample()
+
+    def abandon(self) -> list[Job]:
+        sequences = [*self._running, *self._waiting]
+        for sequence in sequences:
+            sequence.chain.close()
+        self._running.clear()
+        self._waiting.clear()
+        llama.llama_memory_clear(self._memory, True)
+        for slot in self.slots:
+            slot.busy, slot.tokens = False, []
+        return [sequence.job for sequence in sequences]
+
+    # --- the parts of a step ----------------------------------------------------------------------------------------------------
+
+    def _drop_cancelled(self) -> None:
+        for sequence in [s for s in self._running if s.job.cancelled]:
+            self._end(sequence)
+        for sequence in [s for s in self._waiting if s.job.cancelled]:
+            self._waiting.remove(sequence)
+            sequence.chain.close()
+
+    def _admit(self) -> None:
+        """Waiting requests into free slots, strictly in order of arrival."""
+        while self._waiting:
+            sequence = self._waiting[0]
+            if self._running and sequence.waits_for_end == self._n_ended:
+                return
+            reserved = sum(len(running.tokens) for running in self._running)
+            if self._running and reserved + len(sequence.tokens) >= self.n_ctx:
+                return
+            slot = choose_slot(self.slots, sequence.tokens)
+            if slot is None:
+                return
+            self._waiting.popleft()
+            self._enter(sequence, slot)
+
+    def _enter(self, sequence: Sequence, slot: Slot) -> None:
+        slot.busy = True
+        # The last token is decoded again in any case: its logits are what comes next.
+        n_common = min(count_common_prefix(slot.tokens, sequence.tokens), len(sequence.tokens) - 1)
+        if not sequence.request.cache_prompt or not self._can_keep(slot, n_common):
+            n_common = 0
+        if not self._cut(slot, n_common):
+            n_common = 0
+        sequence.slot, sequence.n_past = slot, n_common
+        if not sequence.started_s:
+            sequence.started_s = time.monotonic()
+            sequence.n_cached = n_common
+        self._running.append(sequence)
+
+    def _can_keep(self, slot: Slot, n_common: int) -> bool:
+        """Whether the memory of the first `n_common` tokens is whole: models with a sliding window have forgotten the far past."""
+        if n_common == 0 or n_common == len(slot.tokens) or self.traits.prefix_is_cuttable:
+            return True
+        if self.traits.recurrent:
+            return False
+        first = llama.llama_memory_seq_pos_min(self._memory, slot.id)
+        return bool(first <= max(0, n_common - self.traits.n_swa - 1))
+
+    def _cut(self, slot: Slot, length: int) -> bool:
+        """Shortens what a slot holds. False: that was impossible, it holds nothing now."""
+        if len(slot.tokens) == length:
+            return True
+        done = bool(llama.llama_memory_seq_rm(self._memory, slot.id, length, -1))
+        if not done:
+            llama.llama_memory_seq_rm(self._memory, slot.id, -1, -1)
+        slot.tokens = slot.tokens[:length] if done else []
+        return done
+
+    def _make_room(self) -> None:
+        """Frees cells for what the next batch will add."""
+        while True:
+            n_new = self._count_next_tokens()
+            n_missing = count_cells(self.slots) + n_new - self.n_ctx
+            if n_missing <= 0:
+                return
+            purges = choose_purges(self.slots, n_missing)
+            for slot in purges:
+                self._cut(slot, 0)
+            if not purges:
+                if len(self._running) <= 1:
+                    return
+                self._put_back(self._running[-1])
+
+    def _count_next_tokens(self) -> int:
+        return min(self._batch.capacity, sum(sequence.n_pending for sequence in self._running))
+
+    def _put_back(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        slot = sequence.slot
+        assert slot is not None
+        self._cut(slot, 0)
+        slot.busy = False
+        sequence.slot, sequence.n_past, sequence.waits_for_end = None, 0, self._n_ended
+        self._waiting.appendleft(sequence)
+
+    def _fill(self) -> None:
+        """Generating sequences first, so that no prompt delays them by more than one chunk."""
+        self._batch.clear()
+        for sequence in sorted(self._running, key=lambda s: s.n_pending > 1):
+            assert sequence.slot is not None
+            sequence.output_index = -1
+            n_take = min(sequence.n_pending, self._batch.room)
+            if n_take == 0:
+                continue
+            is_last = n_take == sequence.n_pending
+            chunk = sequence.tokens[sequence.n_past : sequence.n_past + n_take]
+            index = self._batch.add(sequence.slot.id, chunk, sequence.n_past, output_last=is_last)
+            sequence.slot.tokens += chunk
+            sequence.slot.last_used = self._n_steps
+            sequence.n_past += n_take
+            if is_last:
+                sequence.output_index = index
+
+    def _decode(self) -> Deliveries | None:
+        """None: done. Else what to tell those whose requests ended with it."""
+        result = llama.llama_decode(self.context, self._batch.struct)
+        if result == _DECODED:
+            self._n_failed = 0
+            return None
+        if result == _NO_ROOM and len(self._running) > 1:
+            # Cells are counted above; models with several caches can still run out in one of them.
+            self._put_back_all_but_oldest()
+            return []
+        message = f"llama_decode returned {result} for {self._batch.n_tokens} tokens"
+        if result < _INVALID_BATCH:
+            self._n_failed += 1
+            if self._n_failed > 1:
+                raise EngineBroken(message)
+        error = LlamactlError(ErrorCode.INTERNAL, message)
+        return [(job, FailureEvent(error)) for job in self.abandon()]
+
+    def _put_back_all_but_oldest(self) -> None:
+        for sequence in reversed(self._running[1:]):
+            self._put_back(sequence)
+        oldest = self._running[0]
+        assert oldest.slot is not None
+        self._cut(oldest.slot, 0)
+        oldest.n_past = 0
+        for slot in choose_purges(self.slots, self.n_ctx):
+            self._cut(slot, 0)
+
+    def _sample(self) -> Deliveries:
+        deliveries: Deliveries = []
+        now_s = time.monotonic()
+        for sequence in [s for s in self._running if s.output_index >= 0]:
+            if not sequence.n_generated:
+                sequence.first_token_s = sequence.first_token_s or now_s
+            if sequence.request.max_tokens == 0:
+                self._finish(sequence, FinishReason.LENGTH, "", deliveries)
+                continue
+            token = sequence.chain.sample(self.context, sequence.output_index)
+            sequence.n_generated += 1
+            if self.vocabulary.is_end(token):
+                self._finish(sequence, FinishReason.STOP, "", deliveries)
+                continue
+            sequence.tokens.append(token)
+            text = sequence.text.feed(self.vocabulary.piece(token, special=sequence.request.special_text))
+            if sequence.text.stopped_by is not None:
+                self._finish(sequence, FinishReason.STOP, text, deliveries)
+            elif sequence.n_generated == sequence.request.max_tokens or len(sequence.tokens) >= self.n_ctx:
+                self._finish(sequence, FinishReason.LENGTH, text, deliveries)
+            elif text:
+                deliveries.append((sequence.job, TextEvent(text, sequence.n_generated)))
+        return deliveries
+
+    def _finish(self, sequence: Sequence, reason: FinishReason, text: str, deliveries: Deliveries) -> None:
+        if sequence.text.stopped_by is None:
+            text += sequence.text.finish()
+        if text:
+            deliveries.append((sequence.job, TextEvent(text, sequence.n_generated)))
+        n_prompt = len(sequence.request.prompt)
+        now_s = time.monotonic()
+        timings = Timings(
+            cache_n=sequence.n_cached,
+            prompt_n=n_prompt - sequence.n_cached,
+            prompt_ms=(sequence.first_token_s - sequence.started_s) * 1e3,
+            predicted_n=sequence.n_generated,
+            predicted_ms=(now_s - sequence.first_token_s) * 1e3,
+        )
+        event = FinishEvent(
+            reason, n_prompt, sequence.n_generated, sequence.n_cached, timings, sequence.text.stopped_by
+        )
+        deliveries.append((sequence.job, event))
+        self._end(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        """Frees the slot; what it holds stays for the next prompt that begins alike."""
+        self._running.remove(sequence)
+        sequence.chain.close()
+        if sequence.slot is not None:
+            sequence.slot.busy = False
+        self._n_ended += 1

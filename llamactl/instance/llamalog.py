@@ -1,0 +1,48 @@
+"""Where does llama.cpp's own log go? To standard error, which is the journal, without being read by anyone.
+
+Below warnings it is silent unless LLAMACTL_LLAMA_LOG=debug. Figures are never taken from it (under `no_alloc` it prints zeros). Only the
+last error lines are kept, because llama.cpp reports failures through return values that say nothing: they tell a user why a load failed.
+"""
+
+import ctypes
+import sys
+from collections import deque
+
+from llamactl.instance.bindings import llama
+
+_WARN, _ERROR, _CONTINUE = 3, 4, 5
+_KEPT_LINES = 8
+_KEPT_CHARS = 400
+
+
+class LlamaLog:
+    """Install once, before anything else of llama.cpp runs; keep the object alive as long as llama.cpp is used."""
+
+    def __init__(self, debug: bool = False) -> None:
+        self._debug = debug
+        self._level = 0
+        self._errors: deque[str] = deque(maxlen=_KEPT_LINES)
+        # llama.cpp keeps this pointer: it must not be collected.
+        self._callback = llama.llama_log_callback(self._take)
+
+    def install(self) -> None:
+        llama.llama_log_set(self._callback, None)
+
+    def forget(self) -> None:
+        """Before an attempt of which the error lines are wanted."""
+        self._errors.clear()
+
+    def explain(self) -> str:
+        """The error lines since `forget`, first things first; empty when there were none."""
+        return "; ".join(self._errors)
+
+    def _take(self, level: int, text: bytes, _data: ctypes.c_void_p) -> None:
+        if level != _CONTINUE:
+            self._level = level
+        if self._level == _ERROR and level != _CONTINUE:
+            line = text.decode(errors="replace").strip()
+            if line and line not in self._errors:
+                self._errors.append(line[:_KEPT_CHARS])
+        if self._debug or self._level in (_WARN, _ERROR):
+            sys.stderr.write(text.decode(errors="replace"))
+            sys.stderr.flush()

@@ -1,0 +1,85 @@
+"""What would this model need? The short-lived `measure` role: two breakdowns, one report, an acknowledgement, the end.
+
+It runs as a process of its own because llama.cpp may abort on a bad file, and takes no memory worth naming. A failure is reported with its reason.
+"""
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass
+
+from llamactl.errors import LlamactlError
+from llamactl.instance.environ import ChildEnvironment
+from llamactl.instance.report import ReportLink
+from llamactl.protocol import VERSION, AnswerResult, Breakdown, ChildHello, ChildState, Facts, Order
+
+logger = logging.getLogger(__name__)
+
+EXIT_DONE, EXIT_FAILED = 0, 1
+ACK_TIMEOUT_S = 60.0
+"""How long a result waits for a supervisor that restarts."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    min: Breakdown
+    max: Breakdown
+    facts: Facts
+
+
+def measure_model(environment: ChildEnvironment) -> Measurement:
+    """`min` at the smallest context that fitting may pick, `max` at what fits the memory that is free now. Raises LlamactlError."""
+    from llamactl.instance.bindings import llama, register_rpc_servers
+    from llamactl.instance.fit import Measurer, choose_smallest_ctx
+    from llamactl.instance.llamalog import LlamaLog
+
+    log = LlamaLog(environment.llama_debug)
+    log.install()
+    register_rpc_servers(environment.rpc_servers)
+    llama.llama_backend_init()
+    measurer = Measurer(environment, log)
+    try:
+        smallest = measurer.measure(choose_smallest_ctx(environment.settings, measurer.traits.n_ctx_train))
+        plan = measurer.choose_plan()
+        largest = measurer.measure_plan(plan)
+        return Measurement(smallest, largest, measurer.model.read_facts(largest.n_ctx, environment.extra_bufts))
+    finally:
+        measurer.close()
+
+
+async def run_measure(environment: ChildEnvironment) -> int:
+    """The exit status."""
+    from llamactl.instance.bindings import read_version
+
+    hello = ChildHello(
+        version=VERSION,
+        role=environment.role,
+        model=environment.model,
+        generation=environment.generation,
+        pid=os.getpid(),
+        llama_cpp=read_version(),
+    )
+    link = ReportLink(environment.report, hello, _refuse_order, lambda: 0)
+    link.start()
+    link.send(ChildState.LOADING, stage="starting")
+    try:
+        measurement = await asyncio.to_thread(measure_model, environment)
+    except (LlamactlError, OSError, RuntimeError) as error:
+        logger.error("cannot measure %r: %s", environment.model, error)
+        await link.deliver(ChildState.FAILED, error=str(error), timeout_s=ACK_TIMEOUT_S)
+        status = EXIT_FAILED
+    else:
+        taken = await link.deliver(
+            ChildState.MEASURED,
+            min=measurement.min,
+            max=measurement.max,
+            facts=measurement.facts,
+            timeout_s=ACK_TIMEOUT_S,
+        )
+        status = EXIT_DONE if taken else EXIT_FAILED
+    await link.close()
+    return status
+
+
+def _refuse_order(_order: Order) -> tuple[AnswerResult, str]:
+    return AnswerResult.UNSUPPORTED, "a measure child takes no orders"

@@ -1,0 +1,258 @@
+"""How does an instance live? It listens, loads, says ready, serves, and ends when it is told to, all beside a supervisor that may come and go.
+
+The socket is bound before the model loads, so that importing the server overlaps with loading. Ending: an order to stop is refused
+while requests run (`if_idle`); after an accepted one, and on SIGTERM, no new request is taken, running streams end with an error event, and the process
+exits 0. The watchdog is fed while the engine is idle or its running step is not older than such a step may be.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llamactl.errors import LlamactlError
+from llamactl.instance.environ import ChildEnvironment
+from llamactl.instance.report import ReportLink
+from llamactl.protocol import VERSION, AnswerResult, ChildHello, ChildState, Order, OrderKind
+from llamactl.systemd.notify import Notifier
+
+if TYPE_CHECKING:
+    from llamactl.instance.engine import Engine
+    from llamactl.instance.loading import Loaded
+    from llamactl.instance.service import Service
+
+logger = logging.getLogger(__name__)
+
+EXIT_DONE, EXIT_FAILED, EXIT_BROKEN = 0, 1, 3
+ACK_TIMEOUT_S = 5.0
+"""How long a last report, and the one before the warm-up, wait for the supervisor."""
+LOAD_EXTENSION_S = 60.0
+"""By how much each sign of progress extends the unit's start time-out."""
+HANG_S = 120.0
+HANG_PER_TOKEN_S = 1.0
+"""A step that takes longer than both together hangs. Generous: a large model on a slow machine is no hang."""
+ENGINE_CLOSE_S = 5.0
+KEEP_ALIVE_S = 3600
+
+
+class Instance:
+    """The `serve` role. `run` returns the exit status."""
+
+    def __init__(self, environment: ChildEnvironment) -> None:
+        from llamactl.instance.api import Activity, Api
+        from llamactl.instance.bindings import read_version
+
+        self._environment = environment
+        self._notifier = Notifier()
+        self._activity = Activity()
+        self._api = Api(environment.settings, self._activity)
+        self._stopping = asyncio.Event()
+        self._status = EXIT_DONE
+        self._engine: Engine | None = None
+        self._loop = asyncio.get_running_loop()
+        hello = ChildHello(
+            version=VERSION,
+            role=environment.role,
+            model=environment.model,
+            generation=environment.generation,
+            pid=os.getpid(),
+            llama_cpp=read_version(),
+        )
+        self._link = ReportLink(environment.report, hello, self._handle_order, lambda: self._activity.n_busy)
+
+    async def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop)
+        self._link.start()
+        self._link.send(ChildState.LOADING, stage="starting")
+        loading = asyncio.ensure_future(asyncio.to_thread(self._load))
+        assert self._environment.socket is not None
+        async with _serve_http(self._environment.socket, self._api.build_app()):
+            if await self._wait_for_load(loading):
+                feeding = asyncio.ensure_future(self._feed_watchdog())
+                await self._stopping.wait()
+                feeding.cancel()
+                await self._end()
+        await self._link.close()
+        return self._status
+
+    # --- loading ----------------------------------------------------------------------------------------------------------------
+
+    def _load(self) -> "Loaded":
+        """On a thread of its own."""
+        from llamactl.instance.loading import load
+
+        return load(self._environment, self._report_stage, self._report_progress, self._stopping.is_set)
+
+    def _report_stage(self, stage: str) -> None:
+        self._notifier.extend_timeout(LOAD_EXTENSION_S)
+        if stage == "warmup":
+            delivering = self._link.deliver(ChildState.LOADING, stage=stage, timeout_s=ACK_TIMEOUT_S)
+            asyncio.run_coroutine_threadsafe(delivering, self._loop).result()
+        else:
+            self._loop.call_soon_threadsafe(lambda: self._link.send(ChildState.LOADING, stage=stage, progress=0.0))
+
+    def _report_progress(self, fraction: float) -> None:
+        self._notifier.extend_timeout(LOAD_EXTENSION_S)
+        self._notifier.status(f"loading {fraction:.0%}")
+        self._loop.call_soon_threadsafe(
+            lambda: self._link.send(ChildState.LOADING, stage="model", progress=fraction)
+        )
+
+    async def _wait_for_load(self, loading: "asyncio.Future[Loaded]") -> bool:
+        """Whether the model serves now. Otherwise the status says how the process ends."""
+        from llamactl.instance.loading import Cancelled
+
+        try:
+            loaded = await loading
+            service = self._build_service(loaded)
+        except Cancelled:
+            await self._link.deliver(ChildState.STOPPING, timeout_s=ACK_TIMEOUT_S)
+            return False
+        except (LlamactlError, OSError, RuntimeError) as error:
+            logger.error("cannot load %r: %s", self._environment.model, error)
+            self._notifier.status(f"failed: {error}")
+            await self._link.deliver(ChildState.FAILED, error=str(error), timeout_s=ACK_TIMEOUT_S)
+            self._status = EXIT_FAILED
+            return False
+        self._api.service = service
+        self._link.send(ChildState.READY, effective=loaded.effective, facts=loaded.facts)
+        self._notifier.ready()
+        self._notifier.status(f"{self._environment.model}: {service.n_ctx} tokens of context")
+        logger.info("model ready: %d tokens of context, %d sequences", service.n_ctx, service.settings.parallel)
+        return True
+
+    def _build_service(self, loaded: "Loaded") -> "Service":
+        from llamactl.instance.bindings import llama
+        from llamactl.instance.embed import Embedder
+        from llamactl.instance.engine import Engine, Worker
+        from llamactl.instance.generate import Generator
+        from llamactl.instance.params import POOLING_TYPES
+        from llamactl.instance.service import Service
+        from llamactl.instance.template import CHATML, ChatTemplate
+
+        settings, vocabulary = self._environment.settings, loaded.model.vocabulary
+        n_ctx = int(llama.llama_n_ctx(loaded.context))
+        n_batch = int(llama.llama_n_batch(loaded.context))
+        worker: Worker
+        if loaded.embeds:
+            worker = Embedder(loaded.context, loaded.facts.n_embd, settings.parallel, n_batch)
+        else:
+            n_step = int(llama.llama_n_ubatch(loaded.context))
+            worker = Generator(loaded.context, vocabulary, loaded.traits, settings.parallel, n_ctx, n_step)
+        source = settings.chat_template or loaded.model.read_meta("tokenizer.chat_template") or CHATML
+        template = ChatTemplate(source, vocabulary.text_of(vocabulary.bos), vocabulary.text_of(vocabulary.eos))
+        pooling = int(llama.llama_pooling_type(loaded.context))
+        names = {number: name for name, number in POOLING_TYPES.items()}
+        engine = self._engine = Engine(worker, self._loop, self._handle_broken)
+        engine.start()
+        return Service(
+            settings=settings,
+            facts=loaded.facts,
+            vocabulary=vocabulary,
+            template=template,
+            engine=engine,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            embeds=loaded.embeds,
+            pooling=names.get(pooling, "none"),
+        )
+
+    # --- serving and ending -----------------------------------------------------------------------------------------------------
+
+    async def _feed_watchdog(self) -> None:
+        interval_s = self._notifier.watchdog_interval_s()
+        if not interval_s:
+            return
+        while True:
+            if self._engine is not None and self._engine.since_progress_s() < self._acquire_patience_s():
+                self._notifier.watchdog()
+            await asyncio.sleep(interval_s)
+
+    def _acquire_patience_s(self) -> float:
+        assert self._engine is not None
+        return HANG_S + HANG_PER_TOKEN_S * self._engine.count_step_tokens()
+
+    def _handle_order(self, order: Order) -> tuple[AnswerResult, str]:
+        if order.order is not OrderKind.STOP:
+            return AnswerResult.UNSUPPORTED, f"this instance cannot {order.order}"
+        if order.if_idle and self._activity.n_busy:
+            return AnswerResult.BUSY, f"{self._activity.n_busy} requests are in flight"
+        self._stop()
+        return AnswerResult.OK, ""
+
+    def _handle_broken(self, reason: str) -> None:
+        logger.critical("engine broken, ending: %s", reason)
+        self._status = EXIT_BROKEN
+        self._link.send(ChildState.FAILED, error=reason)
+        self._stop()
+
+    def _stop(self) -> None:
+        self._activity.is_refusing = True
+        self._stopping.set()
+
+    async def _end(self) -> None:
+        self._notifier.stopping()
+        assert self._engine is not None
+        await asyncio.to_thread(self._engine.close, ENGINE_CLOSE_S)
+        if self._status == EXIT_DONE:
+            await self._link.deliver(ChildState.STOPPING, timeout_s=1.0)
+
+
+@contextlib.asynccontextmanager
+async def _serve_http(path: Path, app: object) -> AsyncIterator[None]:
+    """Serves while the body runs; afterwards lets the responses that were under way end."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """Signals are the instance's."""
+            yield
+
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        loop="none",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=2,
+    )
+    server = Server(config)
+    with _bind_socket(path) as listener:
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await serving
+            path.unlink(missing_ok=True)
+
+
+def _bind_socket(path: Path) -> socket.socket:
+    """For the group only: the front. A predecessor's socket is replaced."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o117)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(mask)
+    listener.listen(128)
+    return listener
+
+
+async def run_serve(environment: ChildEnvironment) -> int:
+    return await Instance(environment).run()

@@ -1,0 +1,181 @@
+"""Where do tests get models from? They write them: real GGUF files with random weights, some hundred kilobytes, the same bytes for the same arguments.
+
+The vocabulary is llama's SPM with all 256 bytes and a few words, so any text can be tokenized, and generated text is often no whole UTF-8: what
+a detokenizer must survive. For tests of memory, `padding_bytes` makes the file and the loaded model larger without making it slower.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+WORDS = ("▁", "▁the", "▁a", "▁of", "▁and", "the", "ing", "er", "hello", "▁hello", "é", "▁世界", "🙂")
+
+
+def write_model(
+    path: Path,
+    *,
+    name: str = "tiny",
+    n_ctx_train: int = 2048,
+    n_layer: int = 2,
+    n_head: int = 4,
+    n_embd: int = 64,
+    chat_template: str | None = CHAT_TEMPLATE,
+    add_bos: bool = True,
+    padding_bytes: int = 0,
+    seed: int = 1,
+) -> Path:
+    """A causal model of the llama architecture."""
+    writer = gguf.GGUFWriter(path, "llama")
+    tokens, n_ff = _add_vocabulary(writer, add_bos=add_bos), 2 * n_embd
+    writer.add_name(name)
+    writer.add_context_length(n_ctx_train)
+    writer.add_embedding_length(n_embd)
+    writer.add_block_count(n_layer)
+    writer.add_feed_forward_length(n_ff)
+    writer.add_head_count(n_head)
+    writer.add_head_count_kv(n_head)
+    writer.add_rope_dimension_count(n_embd // n_head)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(tokens))
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
+
+    random = np.random.default_rng(seed)
+
+    def add(tensor: str, *shape: int, scale: float = 0.08) -> None:
+        writer.add_tensor(tensor, (random.standard_normal(shape) * scale).astype(np.float32))
+
+    def add_ones(tensor: str, size: int) -> None:
+        writer.add_tensor(tensor, np.ones(size, dtype=np.float32))
+
+    # Loud embeddings make the next token depend on the last ones: greedy text wanders instead of repeating one token.
+    add("token_embd.weight", len(tokens), n_embd, scale=1.0)
+    add_ones("output_norm.weight", n_embd)
+    add("output.weight", len(tokens), n_embd, scale=1.0)
+    for layer in range(n_layer):
+        prefix = f"blk.{layer}"
+        add_ones(f"{prefix}.attn_norm.weight", n_embd)
+        for part in ("q", "k", "v", "output"):
+            add(f"{prefix}.attn_{part}.weight", n_embd, n_embd, scale=0.2)
+        add_ones(f"{prefix}.ffn_norm.weight", n_embd)
+        add(f"{prefix}.ffn_gate.weight", n_ff, n_embd, scale=0.2)
+        add(f"{prefix}.ffn_up.weight", n_ff, n_embd, scale=0.2)
+        add(f"{prefix}.ffn_down.weight", n_embd, n_ff, scale=0.2)
+    return _finish(writer, path)
+
+
+def write_large_model(path: Path, size_bytes: int, *, name: str = "large", seed: int = 1) -> Path:
+    """A causal model of about `size_bytes`, nearly all of them weights of the feed-forward layers."""
+    n_embd = 256
+    layer_bytes = 4 * n_embd * n_embd * (4 + 3 * 2)
+    return write_model(path, name=name, n_embd=n_embd, n_layer=max(1, size_bytes // layer_bytes), seed=seed)
+
+
+def write_embedding_model(
+    path: Path,
+    *,
+    name: str = "tiny-embed",
+    n_ctx_train: int = 512,
+    n_layer: int = 2,
+    n_head: int = 4,
+    n_embd: int = 64,
+    pooling: gguf.PoolingType = gguf.PoolingType.MEAN,
+    seed: int = 2,
+) -> Path:
+    """An encoder of the bert architecture with pooling."""
+    writer = gguf.GGUFWriter(path, "bert")
+    tokens, n_ff = _add_bert_vocabulary(writer), 2 * n_embd
+    writer.add_name(name)
+    writer.add_context_length(n_ctx_train)
+    writer.add_embedding_length(n_embd)
+    writer.add_block_count(n_layer)
+    writer.add_feed_forward_length(n_ff)
+    writer.add_head_count(n_head)
+    writer.add_layer_norm_eps(1e-12)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(pooling)
+    writer.add_vocab_size(len(tokens))
+    writer.add_token_type_count(2)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+
+    random = np.random.default_rng(seed)
+
+    def add(tensor: str, *shape: int) -> None:
+        writer.add_tensor(tensor, (random.standard_normal(shape) * 0.2).astype(np.float32))
+
+    def add_norm(tensor: str) -> None:
+        writer.add_tensor(f"{tensor}.weight", np.ones(n_embd, dtype=np.float32))
+        writer.add_tensor(f"{tensor}.bias", np.zeros(n_embd, dtype=np.float32))
+
+    add("token_embd.weight", len(tokens), n_embd)
+    add("token_types.weight", 2, n_embd)
+    add("position_embd.weight", n_ctx_train, n_embd)
+    add_norm("token_embd_norm")
+    for layer in range(n_layer):
+        prefix = f"blk.{layer}"
+        for part in ("q", "k", "v", "output"):
+            add(f"{prefix}.attn_{part}.weight", n_embd, n_embd)
+            add(f"{prefix}.attn_{part}.bias", n_embd)
+        add_norm(f"{prefix}.attn_output_norm")
+        add(f"{prefix}.ffn_up.weight", n_ff, n_embd)
+        add(f"{prefix}.ffn_up.bias", n_ff)
+        add(f"{prefix}.ffn_down.weight", n_embd, n_ff)
+        add(f"{prefix}.ffn_down.bias", n_embd)
+        add_norm(f"{prefix}.layer_output_norm")
+    return _finish(writer, path)
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, *, add_bos: bool) -> Sequence[str]:
+    control = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
+    tokens = [*control, *(f"<0x{byte:02X}>" for byte in range(256)), *WORDS]
+    kinds = [
+        gguf.TokenType.UNKNOWN,
+        *[gguf.TokenType.CONTROL] * 4,
+        *[gguf.TokenType.BYTE] * 256,
+        *[gguf.TokenType.NORMAL] * len(WORDS),
+    ]
+    scores = [0.0] * (len(control) + 256) + [-float(index) for index in range(len(WORDS))]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores(scores)
+    writer.add_token_types(kinds)
+    writer.add_unk_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_eot_token_id(4)
+    writer.add_add_bos_token(add_bos)
+    writer.add_add_space_prefix(False)
+    return tokens
+
+
+def _add_bert_vocabulary(writer: gguf.GGUFWriter) -> Sequence[str]:
+    control = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?"
+    # llama.cpp marks the beginnings of words where WordPiece marks their continuations.
+    tokens = [*control, *(f"▁{letter}" for letter in letters), *letters, "▁hello", "▁world"]
+    kinds = [gguf.TokenType.CONTROL] * len(control) + [gguf.TokenType.NORMAL] * (len(tokens) - len(control))
+    writer.add_tokenizer_model("bert")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_unk_token_id(1)
+    writer.add_pad_token_id(0)
+    writer.add_bos_token_id(2)
+    writer.add_sep_token_id(3)
+    writer.add_eos_token_id(3)
+    return tokens
+
+
+def _finish(writer: gguf.GGUFWriter, path: Path) -> Path:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
