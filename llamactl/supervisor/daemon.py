@@ -171,7 +171,7 @@ class Supervisor:
     def _apply(self, effect: events.Effect) -> None:
         match effect:
             case events.Record():
-                _log.log(effect.level, effect.event, model=effect.model or None, **effect.fields)
+                getattr(_log, effect.level)(effect.event, model=effect.model or None, **effect.fields)
             case events.GrantLease():
                 self._grant(effect)
             case events.Refuse():
