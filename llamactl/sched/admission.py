@@ -1,0 +1,278 @@
+"""Which queued load may start now, and what must happen first?
+
+For each entry, in order:
+1. Its unit still exists (it loads, or the old one stops), or its memory is being measured: it is passed over.
+2. Instances found at the start have not reported yet: wait.
+3. Another load is fitting itself on one of its devices, or takes nobody knows how much: wait, and stop nothing for it.
+4. It fits: spawn. Victims would help: recall their leases. What could help is busy: wait. Only pins could: refuse.
+5. The first entry that must wait is the head. Those behind it start only if they fit without stopping anything,
+   beside what the head needs.
+6. The head has waited for `max_wait`: drain the busy instances that have been so for longest.
+
+The plan is made anew after each change. What was recalled for an older plan and is in the new one no more is called
+off.
+"""
+
+from collections.abc import Mapping
+
+from llamactl.protocol import MemoryStatus, Stage, State
+from llamactl.sched import explain
+from llamactl.sched.core import Core
+from llamactl.sched.events import Refuse, StartInstance
+from llamactl.sched.evict import Candidate, Outcome, Plan, Room, choose_drains, choose_victims
+from llamactl.sched.instances import Instance, Model, Reason
+from llamactl.sched.memory import HOST, is_self_fitting, list_claimed_devices, sum_per_account
+from llamactl.sched.queue import Entry
+from llamactl.sched.takedown import begin_takedown, call_off_takedown
+
+Needs = Mapping[str, int] | None
+"""Bytes per account; None: nobody knows."""
+
+
+def get_needs(model: Model) -> Needs:
+    return sum_per_account(model.min) if model.min is not None else None
+
+
+def is_to_be_measured(model: Model) -> bool:
+    """Whether a load must wait for figures that are still to come."""
+    return model.min is None and model.memory is not MemoryStatus.FAILED
+
+
+def admit_loads(core: Core, now: float) -> None:
+    """Start what can start, make room for the first that cannot, and call off what is not needed any more."""
+    head: tuple[Model, Needs] | None = None
+    wanted: set[str] = set()
+    core.overdue_s = None
+    for entry in core.queue:
+        model = core.models[entry.model]
+        if model.instance is not None:
+            continue
+        if is_to_be_measured(model):
+            core.set_stage(entry, Stage.MEASURING)
+        elif head is None:
+            waits, keep = _pursue(core, model, entry, now)
+            if waits:
+                head, wanted = (model, get_needs(model)), keep
+        else:
+            _try_beside(core, model, entry, head, now)
+    for model, instance in core.list_running():
+        takedown = instance.takedown
+        if takedown is None or takedown.reason is not Reason.EVICTED or model.name in wanted:
+            continue
+        if takedown.can_be_called_off and model.state is not State.STOPPING:
+            call_off_takedown(core, model, "not needed any more", now)
+
+
+# --- the head of the queue ---
+
+
+def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, set[str]]:
+    """Do what the entry needs next. Whether it has to wait, and which instances stay recalled or draining for it."""
+    recalled = {m.name for m, i in core.list_running() if i.takedown is not None and i.takedown.for_model == model.name}
+    unreported = core.list_unreported() if core.recovery is not None else []
+    if unreported:
+        _wait(core, entry, tuple(unreported), "the supervisor has just started and does not know all instances yet")
+        return True, recalled
+    needs = get_needs(model)
+    conflicts = find_conflicts(core, model, needs)
+    if conflicts:
+        _wait(core, entry, conflicts, "another load must end first")
+        return True, recalled
+    room = take_snapshot(core, needs or {}, now)
+    plan = choose_victims(room)
+    if plan.hopeless and core.settings.strict:
+        _refuse(core, entry, explain.refuse_hopeless(core, model, plan, needs or {}))
+        return False, set()
+    match plan.outcome:
+        case Outcome.FITS:
+            spawn(core, model, entry, plan, now)
+            return False, set()
+        case Outcome.PINNED:
+            _refuse(core, entry, explain.refuse_pinned(core, model, plan, needs or {}))
+            return False, set()
+        case Outcome.EVICT:
+            if core.recovery is not None:
+                _wait(core, entry, plan.victims, "the supervisor has just started and does not know all leases yet")
+                return True, recalled
+            _evict(core, model, plan, now)
+            _wait(core, entry, plan.victims + plan.waiting_for, explain.format_lack(core, plan, needs or {}))
+            return True, set(plan.victims)
+        case Outcome.WAIT:
+            drains = _drain_overdue(core, entry, room, now)
+            _wait(core, entry, plan.waiting_for, explain.format_lack(core, plan, needs or {}))
+            return True, drains
+    raise AssertionError(plan.outcome)
+
+
+def _wait(core: Core, entry: Entry, waiting_for: tuple[str, ...], why: str) -> None:
+    names = tuple(dict.fromkeys(waiting_for))
+    core.set_stage(entry, Stage.WAITING, None, names)
+    if entry.said != (names, why):
+        entry.said = (names, why)
+        core.record("load waits", entry.model, waiting_for=list(names), why=why)
+
+
+def _refuse(core: Core, entry: Entry, refusal: Refuse) -> None:
+    core.refuse_all(entry.waiters, refusal)
+    core.queue.remove(entry.model)
+    core.record("load refused", entry.model, "warning", why=refusal.message, code=str(refusal.code))
+    core.dirty = True
+
+
+def _evict(core: Core, model: Model, plan: Plan, now: float) -> None:
+    for name in plan.victims:
+        victim = core.running[name]
+        instance = victim.instance
+        takedown = instance.takedown if instance is not None else None
+        if takedown is not None and takedown.reason is Reason.EVICTED:
+            takedown.for_model = model.name
+            continue
+        explain.record_victim(core, victim, model.name, plan, now)
+        begin_takedown(core, victim, Reason.EVICTED, now, model.name)
+
+
+def _drain_overdue(core: Core, entry: Entry, room: Room, now: float) -> set[str]:
+    """Drains for an entry that has waited too long. Sets when that will be, for those that have not."""
+    drains = choose_drains(room) if core.settings.max_wait_s > 0 and core.recovery is None else ()
+    if not drains:
+        return set()
+    core.overdue_s = entry.since_s + core.settings.max_wait_s
+    if now < core.overdue_s:
+        return set()
+    core.overdue_s = None
+    for name in drains:
+        victim = core.running[name]
+        if victim.instance is not None and victim.instance.takedown is None:
+            waited_s = round(now - entry.since_s, 1)
+            core.record("victim drained", name, for_model=entry.model, why="busy for longest", waited_s=waited_s)
+            begin_takedown(core, victim, Reason.EVICTED, now, entry.model, drain=True)
+    return set(drains)
+
+
+# --- those behind it ---
+
+
+def _try_beside(core: Core, model: Model, entry: Entry, head: tuple[Model, Needs], now: float) -> None:
+    """Start an entry that takes nothing of what the head needs."""
+    head_model, head_needs = head
+    needs = get_needs(model)
+    if (
+        needs is None
+        or head_needs is None
+        or (core.recovery is not None and core.list_unreported())
+        or find_conflicts(core, model, needs)
+        or _is_short_of_slots(core, 2)
+    ):
+        core.set_stage(entry, Stage.QUEUED, None, (head_model.name,))
+        return
+    both = {name: size + head_needs.get(name, 0) for name, size in needs.items()}
+    if core.ledger.find_shortages(both):
+        core.set_stage(entry, Stage.QUEUED, None, (head_model.name,))
+        return
+    plan = choose_victims(take_snapshot(core, needs, now))
+    if plan.outcome is Outcome.FITS:
+        spawn(core, model, entry, plan, now, promised=head_needs)
+
+
+def _is_short_of_slots(core: Core, more: int) -> bool:
+    return core.settings.max_loaded > 0 and len(core.running) + more > core.settings.max_loaded
+
+
+# --- the question ---
+
+
+def find_conflicts(core: Core, model: Model, needs: Needs) -> tuple[str, ...]:
+    """Loads that must end before this one may begin: those of which one takes nobody knows how much, and those that
+    share a device if one of the two fits itself to what is free there. On the host alone nothing fits itself.
+    """
+    claimed = list_claimed_devices(model.get_settings(), model.min)
+    fitting = is_self_fitting(model.get_settings())
+    conflicts: list[str] = []
+    for other, instance in core.list_running():
+        if other.state is not State.LOADING:
+            continue
+        shared = claimed & list_claimed_devices(instance.settings, other.min)
+        if needs is None or instance.uncharged or (shared and (fitting or is_self_fitting(instance.settings))):
+            conflicts.append(other.name)
+    return tuple(conflicts)
+
+
+def take_snapshot(core: Core, needs: Mapping[str, int], now: float) -> Room:
+    """The world as the eviction rule sees it."""
+    candidates = tuple(_describe(core, model, instance, now) for model, instance in core.list_running())
+    return Room(needs, core.ledger.list_capacities(needs), candidates, core.settings.max_loaded)
+
+
+def _describe(core: Core, model: Model, instance: Instance, now: float) -> Candidate:
+    takedown = instance.takedown
+    stopping = model.state is State.STOPPING
+    busy = instance.is_busy(now)
+    evicting = takedown is not None and takedown.reason is Reason.EVICTED and not takedown.ordered
+    going = takedown is not None and not evicting
+    return Candidate(
+        model=model.name,
+        holds=core.ledger.holds.get(model.name, {}),
+        priority=model.settings.priority if model.settings is not None else 0,
+        last_used_s=max(instance.last_used_s, instance.ready_since_s),
+        busy_since_s=instance.get_busy_since(),
+        loading=model.state is State.LOADING,
+        busy=busy,
+        wanted=model.name in core.queue,
+        pinned=model.is_pinned(),
+        silent=not instance.connected,
+        leaving=stopping or (takedown is not None and takedown.ordered) or (going and not busy),
+        draining=takedown is not None and takedown.drain and not takedown.ordered and busy,
+        recalled=evicting and takedown is not None and not takedown.drain,
+        goes_first=model.removed,
+    )
+
+
+# --- the start ---
+
+
+def spawn(core: Core, model: Model, entry: Entry, plan: Plan | None, now: float, promised: Needs = None) -> None:
+    """Reserve and start. `promised`: what the child must leave for others, besides what loading instances will take."""
+    settings = model.get_settings()
+    needs = get_needs(model)
+    if plan is not None and plan.hopeless:
+        core.record(
+            "model does not fit",
+            model.name,
+            "warning",
+            why="needs more than there is with everything unloaded; fitting decides",
+            **{f"missing_{name.lower()}_bytes": missing for name, missing in sorted(plan.hopeless.items())},
+        )
+    explain.record_load_decided(core, model, needs)
+    margins = list_margins(core, promised or {})
+    instance = Instance(
+        model.name,
+        core.make_generation(now),
+        settings,
+        now,
+        extra_bufts=not core.no_extra_bufts,
+        uncharged=needs is None,
+    )
+    instance.last_used_s = now
+    core.add_instance(model, instance)
+    core.ledger.charge(model.name, needs or {})
+    core.set_stage(entry, Stage.STARTING)
+    core.record("instance spawned", model.name, generation=instance.generation)
+    core.emit(StartInstance(settings, instance.generation, margins, instance.extra_bufts))
+
+
+def list_margins(core: Core, promised: Mapping[str, int]) -> dict[str, int]:
+    """What a child that fits itself must leave free: the margin, and what others have been promised and not taken yet.
+    For the host, where `free` says nothing about a budget, all that the accounts do not leave to it.
+    """
+    ledger = core.ledger
+    margins = {"": core.settings.margin_bytes, **core.settings.margins_bytes}
+    loading = [model.name for model, _ in core.list_running() if model.state is State.LOADING]
+    names = set(promised).union(*(ledger.holds.get(name, {}) for name in loading)) - {HOST}
+    for name in sorted(names):
+        others = promised.get(name, 0) + sum(ledger.get_hold(model, name) for model in loading)
+        margins[name] = ledger.get_margin(name) + others
+    capacity, account = ledger.get_capacity(HOST), ledger.accounts.get(HOST)
+    if capacity is not None and account is not None:
+        left = capacity - ledger.held.get(HOST, 0) - promised.get(HOST, 0)
+        margins[HOST] = max(0, account.total - max(0, left))
+    return margins

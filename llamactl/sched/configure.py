@@ -1,0 +1,182 @@
+"""What changes with the configuration, and when is everything known after a start?
+
+Settings of a running instance are those that it was started with; what only concerns decisions (pin, priority, idle
+time-out, aliases) counts at once. A model that is removed, or renamed, while it runs ends its requests, gets no new
+lease and goes first. Figures are dropped where a setting changed that they depend on.
+
+After a start nothing is stopped, and nothing that would evict is started, until each instance found has reported and
+the fronts have announced their leases, or the time for that is over; from then on what stays silent is no victim.
+"""
+
+from llamactl.protocol import State
+from llamactl.sched import explain
+from llamactl.sched.core import Core, Recovery
+from llamactl.sched.events import (
+    Configured,
+    FrontAnnounced,
+    InstanceFound,
+    LeaseAnnounced,
+    RecoveryBegan,
+    RevokeLease,
+)
+from llamactl.sched.instances import Instance, Lease, Model, Reason
+from llamactl.sched.lifecycle import refuse_ended
+from llamactl.sched.measuring import drop_measurement, queue_unmeasured
+from llamactl.sched.memory import strip_unmeasured, sum_per_account
+from llamactl.sched.requests import want_load
+from llamactl.sched.takedown import begin_takedown, call_off_takedown, note_use, recall_announced, stop_unit
+
+
+def handle_configured(core: Core, event: Configured, now: float) -> None:
+    config = event.config
+    core.config = config
+    core.ledger.settings = config.settings
+    core.names = {alias: name for name, model in config.models.items() for alias in model.aliases}
+    core.names |= {name: name for name in (*config.invalid, *config.models)}
+    for model in list(core.models.values()):
+        if model.name not in config.models and model.name not in config.invalid and not model.removed:
+            _remove(core, model, now)
+    for name, invalid in config.invalid.items():
+        if name not in config.models:
+            _take_invalid(core, name, invalid.reason)
+    for name, settings in config.models.items():
+        model = core.models.setdefault(name, Model(name, None))
+        before, model.settings, model.invalid = model.settings, settings, ""
+        came_back, model.removed = model.removed, False
+        if came_back and model.instance is not None:
+            _keep_after_all(core, model, now)
+        if before is None or strip_unmeasured(before) != strip_unmeasured(settings):
+            drop_measurement(core, model)
+        if before is not None and before != settings:
+            _forget_failure(model)
+        queue_unmeasured(core, model)
+        _check_pin(core, model, now)
+    core.configured = True
+    core.dirty = True
+
+
+def _remove(core: Core, model: Model, now: float) -> None:
+    model.removed, model.settings, model.invalid = True, None, ""
+    _refuse_measurements(core, model)
+    drop_measurement(core, model)
+    refuse_ended(core, model)
+    if model.instance is None:
+        del core.models[model.name]
+        return
+    _take_removed_down(core, model, now)
+
+
+def _take_removed_down(core: Core, model: Model, now: float) -> None:
+    """Its running requests end; nobody gets a new lease."""
+    instance = model.instance
+    if instance is None:
+        return
+    if model.state is State.LOADING and not instance.adopted:
+        stop_unit(core, model, Reason.REMOVED)
+    elif core.recovery is None and core.started:
+        ordered = instance.takedown is not None and instance.takedown.reason in (Reason.COMMAND, Reason.REMOVED)
+        if not ordered:
+            begin_takedown(core, model, Reason.REMOVED, now, drain=True)
+
+
+def _keep_after_all(core: Core, model: Model, now: float) -> None:
+    """A model that was removed and is back before its instance was gone."""
+    instance = model.instance
+    takedown = instance.takedown if instance is not None else None
+    if takedown is None or takedown.reason is not Reason.REMOVED or takedown.ordered:
+        return
+    if model.state is not State.STOPPING:
+        call_off_takedown(core, model, "it is in the configuration again", now)
+
+
+def _take_invalid(core: Core, name: str, reason: str) -> None:
+    model = core.models.setdefault(name, Model(name, None))
+    model.invalid, model.settings, model.removed = reason, None, False
+    _refuse_measurements(core, model)
+    drop_measurement(core, model)
+    if model.instance is None or model.state is State.STOPPING:
+        refuse_ended(core, model)
+    _forget_failure(model)
+
+
+def _refuse_measurements(core: Core, model: Model) -> None:
+    waiters = core.measuring.take_waiters(model.name)
+    refusal = explain.refuse_unknown(core, model.name) if model.removed else explain.refuse_invalid(model)
+    core.refuse_all(waiters, refusal)
+
+
+def _forget_failure(model: Model) -> None:
+    """What failed with other settings says nothing about these."""
+    model.failure, model.failures, model.retry_at_s = None, 0, 0.0
+    if model.state is State.FAILED:
+        model.change_state(State.UNLOADED)
+
+
+def _check_pin(core: Core, model: Model, now: float) -> None:
+    """A model that is pinned now is no victim any more."""
+    instance = model.instance
+    takedown = instance.takedown if instance is not None else None
+    if model.is_pinned() and takedown is not None and takedown.can_be_called_off and model.state is not State.STOPPING:
+        call_off_takedown(core, model, "it is pinned now", now)
+
+
+# --- after a start ---
+
+
+def handle_instance_found(core: Core, event: InstanceFound, now: float) -> None:
+    model = core.models.get(event.model)
+    if model is None:
+        model = core.models[event.model] = Model(event.model, None, removed=True)
+    if model.instance is not None:
+        return
+    instance = Instance(event.model, event.generation, event.settings, now, adopted=True)
+    core.add_instance(model, instance)
+    if model.min is not None:
+        core.ledger.charge(model.name, sum_per_account(model.min))
+    else:
+        instance.uncharged = True
+
+
+def handle_recovery_began(core: Core, event: RecoveryBegan, now: float) -> None:
+    core.started = True
+    core.recovery = Recovery(event.deadline_s, event.fronts_expected)
+    core.dirty = True
+    end_recovery(core, now)
+
+
+def handle_front_announced(core: Core, event: FrontAnnounced, now: float) -> None:
+    if core.recovery is not None:
+        core.recovery.fronts.add(event.holder)
+        end_recovery(core, now)
+
+
+def handle_lease_announced(core: Core, event: LeaseAnnounced, now: float) -> None:
+    found = core.find(event.model, event.generation)
+    if found is None or found[0].state is State.STOPPING:
+        core.emit(RevokeLease(event.holder, event.model, event.generation, "its instance is gone"))
+        return
+    model, instance = found
+    instance.leases[event.holder] = Lease(event.busy, now if event.busy else 0.0)
+    note_use(instance, event.last_used_s, now)
+    recall_announced(core, model, event.holder, now)
+    core.dirty = True
+
+
+def end_recovery(core: Core, now: float) -> None:
+    """Close the time after a start, when all is known or it is over."""
+    recovery = core.recovery
+    if recovery is None:
+        return
+    silent = core.list_unreported()
+    if now < recovery.deadline_s and (silent or len(recovery.fronts) < recovery.fronts_expected):
+        return
+    core.recovery = None
+    core.dirty = True
+    if core.running:
+        core.record("instances recovered", count=len(core.running), fronts=len(recovery.fronts), silent=silent)
+    for model, _ in core.list_running():
+        if model.removed:
+            _take_removed_down(core, model, now)
+    for model in list(core.models.values()):
+        if model.settings is not None and model.settings.load_on_start and model.instance is None:
+            want_load(core, model, now)

@@ -1,0 +1,136 @@
+"""What is the scheduler's whole state, and which small steps change it?
+
+One value that all rules share: each rule is a function over it, in the module named after its question. A rule never
+waits and never calls back: what shall happen outside is appended to `effects`, what must be decided again is marked by
+`dirty`, and `handle` returns the one and settles the other.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from llamactl.protocol import Stage, State
+from llamactl.sched.events import Effect, Holder, Record, Refuse, TellProgress, Waiter
+from llamactl.sched.instances import Instance, Model
+from llamactl.sched.ledger import Ledger
+from llamactl.sched.queue import Entry, LoadQueue, MeasureQueue
+from llamactl.settings import Config, GlobalSettings
+
+PROGRESS_STEP = 0.01
+
+
+@dataclass
+class Recovery:
+    """The time after a start in which not everything is known yet."""
+
+    deadline_s: float
+    fronts_expected: int
+    fronts: set[Holder] = field(default_factory=set)
+
+
+class Core:
+    """All that the scheduler knows."""
+
+    def __init__(self) -> None:
+        self.config = Config()
+        self.names: dict[str, str] = {}
+        """Name or alias -> own name, of everything in the configuration."""
+        self.models: dict[str, Model] = {}
+        self.running: dict[str, Model] = {}
+        """Those with an instance."""
+        self.ledger = Ledger()
+        self.queue = LoadQueue()
+        self.measuring = MeasureQueue()
+        self.no_extra_bufts = False
+        """A warm-up on this machine died of llama.cpp's extra buffer types."""
+        self.configured = False
+        self.started = False
+        self.recovery: Recovery | None = None
+        self.generations = 0
+        self.overdue_s: float | None = None
+        """When the head of the queue will have waited for too long; None where nothing that is busy keeps it."""
+        self.effects: list[Effect] = []
+        self.dirty = False
+
+    @property
+    def settings(self) -> GlobalSettings:
+        return self.config.settings
+
+    # --- effects ---
+
+    def emit(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+    def record(self, event: str, model: str = "", level: str = "info", /, **fields: Any) -> None:
+        self.effects.append(Record(event, model, level, fields))
+
+    def refuse_all(self, waiters: list[Waiter], refusal: Refuse) -> None:
+        """The same refusal to each waiter; the one in `refusal` is ignored."""
+        for waiter in waiters:
+            self.effects.append(
+                Refuse(waiter, refusal.code, refusal.message, refusal.hint, refusal.model, dict(refusal.details))
+            )
+
+    def set_stage(
+        self, entry: Entry, stage: Stage, fraction: float | None = None, waiting_for: tuple[str, ...] = ()
+    ) -> None:
+        """Where an entry is, told to its waiters when it changes."""
+        known = entry.fraction if entry.fraction is not None else -1.0
+        moved = fraction is not None and (fraction >= 1.0 > known or abs(fraction - known) >= PROGRESS_STEP)
+        if stage is entry.stage and waiting_for == entry.waiting_for and not moved:
+            return
+        entry.stage, entry.fraction, entry.waiting_for = stage, fraction, waiting_for
+        for waiter in entry.waiters:
+            self.emit(TellProgress(waiter, stage, fraction, waiting_for))
+
+    # --- look-up ---
+
+    def find(self, model: str, generation: str) -> tuple[Model, Instance] | None:
+        """The model with the instance that a fact is about; None for late news."""
+        known = self.running.get(model)
+        if known is None or known.instance is None or known.instance.generation != generation:
+            return None
+        return known, known.instance
+
+    def list_running(self) -> Iterator[tuple[Model, Instance]]:
+        for model in tuple(self.running.values()):
+            if model.instance is not None:
+                yield model, model.instance
+
+    def list_unreported(self) -> list[str]:
+        """Instances found at the start that have not reported yet."""
+        return [model.name for model, instance in self.list_running() if instance.adopted and not instance.reported]
+
+    def is_unsettled(self, model: Model, account: str) -> bool:
+        """Whether an instance's charge on an account and what it has allocated there may differ now."""
+        instance = model.instance
+        if instance is None:
+            return False
+        moving = model.state in (State.LOADING, State.STOPPING) or (
+            instance.takedown is not None and instance.takedown.ordered
+        )
+        unknown = instance.uncharged or (instance.adopted and not instance.reported)
+        return unknown or (moving and self.ledger.get_hold(model.name, account) > 0)
+
+    # --- instances come and go ---
+
+    def add_instance(self, model: Model, instance: Instance) -> None:
+        model.change_state(State.LOADING)
+        model.instance = instance
+        self.running[model.name] = model
+        self.dirty = True
+
+    def drop_instance(self, model: Model, state: State) -> None:
+        """The unit is gone: its memory is free now."""
+        model.change_state(state)
+        model.instance = None
+        self.running.pop(model.name, None)
+        self.ledger.release(model.name)
+        if model.removed:
+            self.models.pop(model.name, None)
+        self.dirty = True
+
+    def make_generation(self, now: float) -> str:
+        """A name for one start: unique while the machine runs, since the clock never goes back."""
+        self.generations += 1
+        return f"{int(now * 1e6):x}-{self.generations:x}"

@@ -1,0 +1,192 @@
+"""How does the scheduler say what it decided, and why it refuses?
+
+Texts only: refusals that a user reads, and the fields of journal lines. Numbers stay integers in fields and become
+readable in messages.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from llamactl.errors import ErrorCode
+from llamactl.protocol import Breakdown, LoadFailure, RowKind
+from llamactl.sched.core import Core
+from llamactl.sched.events import Refuse
+from llamactl.sched.evict import Plan
+from llamactl.sched.instances import Model
+from llamactl.sched.memory import sum_per_account
+
+_ANY = (0, 0)
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+
+
+def format_bytes(size: int) -> str:
+    """`21.4 GiB`; below a KiB plain bytes."""
+    if abs(size) < 1024:
+        return f"{size} bytes"
+    power = 1
+    while abs(size) >= 1024 ** (power + 1) and power < len(_UNITS):
+        power += 1
+    return f"{size / 1024**power:.1f} {_UNITS[power - 1]}"
+
+
+def list_names(names: tuple[str, ...], limit: int = 4) -> str:
+    """`'a', 'b' and 3 more`."""
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+# --- refusals: the waiter is filled in by who sends them ---
+
+
+def refuse_unknown(core: Core, name: str) -> Refuse:
+    similar = difflib.get_close_matches(name, core.names, n=3, cutoff=0.6) if len(core.names) <= 2000 else []
+    hint = (
+        f"did you mean {' or '.join(repr(match) for match in similar)}?"
+        if similar
+        else "`llamactl list` shows all models"
+    )
+    return Refuse(_ANY, ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint, name)
+
+
+def refuse_invalid(model: Model) -> Refuse:
+    message = f"cannot start {model.name!r}: its configuration is invalid: {model.invalid}"
+    return Refuse(_ANY, ErrorCode.INVALID_MODEL, message, "`llamactl check` shows all problems", model.name)
+
+
+def refuse_not_loaded(model: Model, doing: str) -> Refuse:
+    hint = f"`llamactl load {model.name}` loads it" if doing == "use" else ""
+    return Refuse(_ANY, ErrorCode.NOT_LOADED, f"cannot {doing} {model.name!r}: it is not loaded", hint, model.name)
+
+
+def refuse_cancelled(model: Model, why: str) -> Refuse:
+    return Refuse(_ANY, ErrorCode.CANCELLED, f"cannot start {model.name!r}: {why}", "", model.name)
+
+
+def refuse_queue_full(model: Model, waiting: int) -> Refuse:
+    message = f"cannot queue another request for {model.name!r}: {waiting} are waiting already"
+    return Refuse(_ANY, ErrorCode.QUEUE_FULL, message, "try again later", model.name, {"retry_after_s": 5})
+
+
+def refuse_failed(model: Model, failure: LoadFailure, now: float) -> Refuse:
+    """After a failed load, and during the back-off that follows it."""
+    wait_s = max(0.0, model.retry_at_s - now)
+    details: dict[str, Any] = {
+        "result": failure.result,
+        "exit_code": failure.exit_code,
+        "failures": model.failures,
+        "retry_after_s": round(wait_s, 1),
+    }
+    how = f"{failure.result} {failure.exit_code}" if failure.exit_code else failure.result
+    message = f"cannot start {model.name!r}: {failure.message or 'its unit ended'} ({how})"
+    hint = f"the next try is in {wait_s:.0f} s; `llamactl load {model.name}` tries at once" if wait_s else ""
+    return Refuse(_ANY, ErrorCode.LOAD_FAILED, message, hint, model.name, details)
+
+
+def refuse_measure_failed(model: Model) -> Refuse:
+    message = f"cannot measure {model.name!r}: {model.measure_error}"
+    return Refuse(_ANY, ErrorCode.MEASURE_FAILED, message, f"`llamactl logs {model.name}` shows more", model.name)
+
+
+def refuse_pinned(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]) -> Refuse:
+    message = f"cannot start {model.name!r}: {format_lack(core, plan, needs)}, and only pinned models could go: "
+    message += list_names(plan.waiting_for)
+    details = {"pinned": list(plan.waiting_for), "shortages_bytes": dict(plan.shortages)}
+    return Refuse(_ANY, ErrorCode.PINNED, message, "unload or unpin one of them", model.name, details)
+
+
+def refuse_hopeless(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]) -> Refuse:
+    parts = [
+        f"needs {format_bytes(needs[name])} on {name}, "
+        f"{format_bytes(max(0, needs[name] - missing))} there with everything unloaded"
+        for name, missing in sorted(plan.hopeless.items())
+    ]
+    message = f"cannot start {model.name!r}: {'; '.join(parts)}"
+    details = {"hopeless_bytes": dict(plan.hopeless), "needs_bytes": {name: needs[name] for name in plan.hopeless}}
+    return Refuse(
+        _ANY, ErrorCode.DOES_NOT_FIT, message, "a smaller `ctx` or other devices may fit", model.name, details
+    )
+
+
+def format_lack(core: Core, plan: Plan, needs: Mapping[str, int]) -> str:
+    """What a model lacks, as half a sentence."""
+    parts = [
+        f"it needs {format_bytes(needs[name])} on {name}, {format_bytes(max(0, needs[name] - missing))} free"
+        for name, missing in sorted(plan.shortages.items())
+    ]
+    if plan.slots_short:
+        parts.append(f"{len(core.running)} models are loaded, `max_loaded` is {core.settings.max_loaded}")
+    return "; ".join(parts) or "there is no room"
+
+
+# --- journal ---
+
+
+def record_measured(core: Core, model: Model, cached: bool) -> None:
+    assert model.min is not None
+    assert model.max is not None
+    core.record(
+        "model measured",
+        model.name,
+        min_bytes=sum(row.used for row in model.min.devices),
+        max_bytes=sum(row.used for row in model.max.devices),
+        min_ctx=model.min.n_ctx,
+        max_ctx=model.max.n_ctx,
+        cached=cached,
+        **_list_rows("min", model.min),
+        **_list_rows("max", model.max),
+    )
+
+
+def _list_rows(prefix: str, breakdown: Breakdown) -> dict[str, int]:
+    """One field per device and one for the host: `min_cuda0_bytes`."""
+    return {f"{prefix}_{name.lower()}_bytes": size for name, size in sorted(sum_per_account(breakdown).items())}
+
+
+def record_load_decided(core: Core, model: Model, needs: Mapping[str, int] | None) -> None:
+    """One line per device that the model needs; `needs` None: nobody knows."""
+    if needs is None:
+        core.record("load decided", model.name, "warning", reason="without memory checks: not measured")
+        return
+    for name, size in sorted(needs.items()):
+        capacity = core.ledger.get_capacity(name)
+        if capacity is None:
+            core.record("load decided", model.name, device=name, needs_bytes=size, limit="none")
+            continue
+        margin = core.ledger.get_margin(name)
+        available = capacity - core.ledger.held.get(name, 0) + margin
+        core.record(
+            "load decided", model.name, device=name, needs_bytes=size, available_bytes=available, margin_bytes=margin
+        )
+
+
+def record_victim(core: Core, victim: Model, for_model: str, plan: Plan, now: float) -> None:
+    instance = victim.instance
+    assert instance is not None
+    holds = core.ledger.holds.get(victim.name, {})
+    short = {name: holds[name] for name in plan.shortages if holds.get(name)}
+    idle_s = max(0.0, now - max(instance.last_used_s, instance.ready_since_s))
+    helps = " and ".join(f"holds {format_bytes(size)} on {name}" for name, size in sorted(short.items()))
+    core.record(
+        "victim chosen",
+        victim.name,
+        for_model=for_model,
+        why=f"idle for {idle_s:.0f} s, least recently used; {helps or 'holds a place that `max_loaded` counts'}",
+        last_used_ago_s=round(idle_s, 1),
+        frees_bytes=sum(short.values()) or sum(holds.values()),
+        **({"device": next(iter(sorted(short)))} if short else {}),
+    )
+
+
+def record_ended_badly(core: Core, event: str, model: Model, failure: LoadFailure, **fields: object) -> None:
+    core.record(
+        event, model.name, "error", result=failure.result, exit_code=failure.exit_code, reason=failure.message, **fields
+    )
+
+
+def format_rows(breakdown: Breakdown | None) -> dict[str, int]:
+    """Bytes in all, and on each device and the host, for the line of an instance that is ready."""
+    if breakdown is None:
+        return {}
+    total = sum(row.used for row in breakdown.devices if row.kind in RowKind)
+    return {"effective_bytes": total, **_list_rows("effective", breakdown)}

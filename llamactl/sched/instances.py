@@ -1,0 +1,174 @@
+"""What is known of each model, of its instance, and of the leases on it?
+
+Plain records; the rules that change them live beside. A lease belongs to one instance (one generation) and one holder
+(one front's connection), and counts as busy from its grant, not from the first byte. `Instance.stale_returns` is the
+trap here: a front that is granted a lease while its answer to an earlier recall is still under way answers for the
+lease that it had before; taken literally, that answer would lose the new one.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from llamactl.protocol import Breakdown, Facts, LoadFailure, MemoryStatus, Note, State
+from llamactl.sched.events import Holder, Waiter
+from llamactl.sched.states import check_transition
+from llamactl.settings import GlobalSettings, ModelSettings
+
+RECALL_S = 5.0
+"""Silence for so long counts as busy; also after how long a refused stop is asked for again under a drain."""
+MAX_BACKOFF_S = 60.0
+
+
+class Reason(StrEnum):
+    """Why an instance is taken down, in the words of the journal."""
+
+    EVICTED = "evicted"
+    COMMAND = "by command"
+    IDLE = "idle timeout"
+    REMOVED = "removed from the configuration"
+    UNWANTED = "nobody waits for it any more"
+    ASLEEP = "loaded anew instead of woken"
+    BY_HAND = "stopped by hand"
+
+
+@dataclass
+class Lease:
+    busy: bool
+    busy_since_s: float
+    last_used_s: float = 0.0
+
+
+@dataclass
+class Takedown:
+    """An instance on its way out: its leases are recalled, then it is asked to stop (`ordered`), then its state is
+    `stopping`.
+    """
+
+    reason: Reason
+    drain: bool
+    """Running requests end first, however long they take. Without, one that is busy calls the whole thing off."""
+    for_model: str = ""
+    unanswered: dict[Holder, float] = field(default_factory=dict)
+    """Holders asked that have not answered -> when their silence counts as busy."""
+    ordered: bool = False
+    retry_s: float | None = None
+    """Under a drain: when to ask an instance again that refused to stop."""
+
+    @property
+    def can_be_called_off(self) -> bool:
+        return self.reason in (Reason.EVICTED, Reason.IDLE) and not self.ordered
+
+
+@dataclass
+class Instance:
+    """One start of a model's unit."""
+
+    model: str
+    generation: str
+    settings: ModelSettings
+    started_s: float
+    extra_bufts: bool = True
+    adopted: bool = False
+    """Found running, not started by this supervisor."""
+    connected: bool = False
+    reported: bool = False
+    uncharged: bool = False
+    """It takes memory that nobody knows: no other load runs beside its own."""
+    hidden_on: set[str] = field(default_factory=set)
+    """Devices that were calibrated while its charge was unknown, so that `external` there contains it."""
+    stage: str = ""
+    progress: float | None = None
+    ready_since_s: float = 0.0
+    effective: Breakdown | None = None
+    error: str = ""
+    facts: Facts | None = None
+    note: Note = field(default_factory=Note)
+    last_used_s: float = 0.0
+    requests: int = 0
+    """In flight at the instance as it last said; counts only where no lease tells more."""
+    refused_until_s: float = 0.0
+    """It refused to stop, and counts as busy until then."""
+    doubted_until_s: float = 0.0
+    """A front found it gone: no grants until it proves that it lives, ends, or this time has come."""
+    leases: dict[Holder, Lease] = field(default_factory=dict)
+    recalls_out: dict[Holder, int] = field(default_factory=dict)
+    stale_returns: dict[Holder, int] = field(default_factory=dict)
+    takedown: Takedown | None = None
+    unloaders: dict[Waiter, float] = field(default_factory=dict)
+    """Who waits for its end, since when."""
+
+    def count_busy(self) -> int:
+        """Leases in use, or requests at an instance that nobody holds a lease on."""
+        return sum(lease.busy for lease in self.leases.values()) if self.leases else self.requests
+
+    def is_busy(self, now: float) -> bool:
+        return self.count_busy() > 0 or now < self.refused_until_s
+
+    def get_busy_since(self) -> float:
+        """Start of the oldest lease's present busy time."""
+        return min((lease.busy_since_s for lease in self.leases.values() if lease.busy), default=self.ready_since_s)
+
+    @property
+    def is_granting(self) -> bool:
+        return self.takedown is None and not self.doubted_until_s
+
+
+@dataclass
+class Model:
+    """One model of the configuration, or one that runs and is in it no more."""
+
+    name: str
+    settings: ModelSettings | None
+    """As configured now; the instance has those that it was started with. None: invalid or removed."""
+    invalid: str = ""
+    removed: bool = False
+    state: State = State.UNLOADED
+    instance: Instance | None = None
+    failure: LoadFailure | None = None
+    failures: int = 0
+    retry_at_s: float = 0.0
+    memory: MemoryStatus = MemoryStatus.UNMEASURED
+    min: Breakdown | None = None
+    max: Breakdown | None = None
+    facts: Facts | None = None
+    measure_error: str = ""
+    measure_attempts: int = 0
+
+    def change_state(self, state: State) -> None:
+        """Raises IllegalTransition where the table does not have the change."""
+        if state is not self.state:
+            check_transition(self.name, self.state, state)
+            self.state = state
+
+    def get_settings(self) -> ModelSettings:
+        """Settings that exist in any case where there is an instance: the configured ones, else the instance's."""
+        settings = self.settings or (self.instance.settings if self.instance is not None else None)
+        assert settings is not None, f"model {self.name!r} has neither settings nor an instance"
+        return settings
+
+    def is_pinned(self) -> bool:
+        if self.instance is not None and self.instance.note.pinned is not None:
+            return self.instance.note.pinned
+        return self.settings.pin if self.settings is not None else False
+
+    def get_idle_timeout_s(self, defaults: GlobalSettings) -> float:
+        """After how long without a request it is unloaded; 0: never."""
+        if self.instance is not None and self.instance.note.keep_alive_s is not None:
+            return max(0.0, self.instance.note.keep_alive_s)
+        own = self.settings.idle_timeout_s if self.settings is not None else 0.0
+        return own or defaults.idle_timeout_s
+
+    def get_idle_deadline(self, defaults: GlobalSettings) -> float | None:
+        """When its idle time-out comes; None where it has none or is not idle."""
+        instance = self.instance
+        if (
+            instance is None
+            or self.state not in (State.READY, State.SLEEPING)
+            or self.is_pinned()
+            or not instance.connected
+        ):
+            return None
+        timeout_s = self.get_idle_timeout_s(defaults)
+        if timeout_s <= 0 or instance.takedown is not None or instance.count_busy():
+            return None
+        return max(instance.last_used_s, instance.ready_since_s, instance.refused_until_s - timeout_s) + timeout_s

@@ -1,0 +1,101 @@
+"""What must hold after each event, whatever came?
+
+Tests call this after every event. It looks only at the state; what a sequence of effects must hold (each waiter
+answered once, a limit of instances never passed) is checked by who applies them.
+"""
+
+from llamactl.protocol import State
+from llamactl.sched.admission import find_conflicts, get_needs
+from llamactl.sched.core import Core
+from llamactl.sched.instances import Instance, Model, Reason
+from llamactl.sched.states import RUNNING
+
+
+def check_invariants(core: Core) -> None:
+    """Raise AssertionError, with what is wrong."""
+    _check_accounts(core)
+    for model in core.models.values():
+        _check_model(core, model)
+    _check_queue(core)
+    _check_measuring(core)
+    assert not core.dirty, "an event was handled, and not decided upon to the end"
+    assert not core.effects, "effects were left behind"
+
+
+def _check_accounts(core: Core) -> None:
+    ledger = core.ledger
+    sums: dict[str, int] = {}
+    for name, sizes in ledger.holds.items():
+        assert name in core.running, f"{name!r} is charged and does not run"
+        for account, size in sizes.items():
+            assert size >= 0, f"{name!r} is charged {size} bytes on {account}"
+            sums[account] = sums.get(account, 0) + size
+    assert sums == ledger.held, f"held is {ledger.held}, the charges sum up to {sums}"
+    for account, row in ledger.accounts.items():
+        assert row.external >= 0, f"external is {row.external} bytes on {account}"
+
+
+def _check_model(core: Core, model: Model) -> None:
+    name, instance = model.name, model.instance
+    assert core.models.get(name) is model, f"{name!r} is filed under another name"
+    assert (instance is not None) == (model.state in RUNNING), f"{name!r} is {model.state}, its instance is {instance}"
+    assert (instance is not None) == (name in core.running), f"{name!r} is missing in the running ones, or left there"
+    assert not model.removed or instance is not None, f"{name!r} is removed, does not run, and is still known"
+    assert model.removed or bool(model.invalid) == (model.settings is None), f"{name!r} has settings and is invalid"
+    if instance is not None:
+        _check_instance(core, model, instance)
+
+
+def _check_instance(core: Core, model: Model, instance: Instance) -> None:
+    name, takedown = model.name, instance.takedown
+    assert instance.model == name, f"the instance of {name!r} is of {instance.model!r}"
+    assert takedown is not None or model.state is not State.STOPPING, f"{name!r} stops without a reason"
+    assert takedown is None or model.state is not State.LOADING, f"{name!r} loads and is taken down"
+    assert instance.uncharged or instance.adopted or name in core.ledger.holds, f"{name!r} is charged nothing"
+    if takedown is None or model.state is State.STOPPING or takedown.ordered:
+        return
+    assert instance.leases or takedown.retry_s is not None or not instance.connected, (
+        f"{name!r} is recalled from nobody"
+    )
+    if takedown.reason is Reason.EVICTED:
+        assert not model.is_pinned(), f"{name!r} is pinned and a victim"
+        assert takedown.drain or not instance.count_busy(), f"{name!r} is busy and a victim"
+        assert instance.connected, f"{name!r} is silent and a victim"
+        assert core.recovery is None, f"{name!r} is a victim before everything is known"
+        assert takedown.for_model in core.queue, f"{name!r} goes for {takedown.for_model!r}, which nobody wants"
+
+
+def _check_queue(core: Core) -> None:
+    for entry in core.queue:
+        model = core.models.get(entry.model)
+        assert model is not None, f"{entry.model!r} is queued and unknown"
+        assert entry.is_wanted, f"nobody waits for {entry.model!r}"
+        assert model.instance is not None or model.settings is not None, f"{entry.model!r} is queued and invalid"
+        granting = model.instance is not None and model.instance.is_granting and model.state is State.READY
+        assert not granting, f"{entry.model!r} is ready, and requests wait for it"
+        for waiter in entry.waiters:
+            assert core.queue.has_waiter(waiter), f"waiter {waiter} of {entry.model!r} cannot be found"
+    for model, instance in core.list_running():
+        if model.state is State.LOADING and not instance.adopted:
+            assert model.name in core.queue, f"{model.name!r} loads for nobody"
+            needs = get_needs(model) if not instance.uncharged else None
+            others = [
+                name
+                for name in find_conflicts(core, model, needs)
+                if name != model.name and not _is_adopted(core.running[name])
+            ]
+            assert not others, f"{model.name!r} loads beside {others}, and one of them takes what is free"
+
+
+def _check_measuring(core: Core) -> None:
+    queue = core.measuring
+    for name in queue.pending:
+        assert name in core.models, f"{name!r} is to be measured and unknown"
+        assert core.models[name].settings is not None, f"{name!r} is to be measured and invalid"
+    for waiter, name in queue.waiters.items():
+        assert name in queue.pending or queue.is_current(name), f"waiter {waiter} waits for no measurement of {name!r}"
+    assert queue.current or not queue.pending or not core.started or core.list_unreported(), "nobody is being measured"
+
+
+def _is_adopted(model: Model) -> bool:
+    return model.instance is not None and model.instance.adopted

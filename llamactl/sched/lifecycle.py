@@ -1,0 +1,243 @@
+"""What follows from what an instance reports, and from its end?
+
+A report is the instance's whole state: applying it twice changes nothing. Reports repeat after each new connection,
+with the figures of the moment in which they were first made; figures that are no news do not calibrate. An end without
+a stop of ours is a crash or a failed load, and what it means depends on the state in which it came.
+"""
+
+from llamactl.protocol import ChildState, LoadFailure, Stage, State
+from llamactl.sched import explain
+from llamactl.sched.core import Core
+from llamactl.sched.events import Complete, InstanceEnded, InstanceReported, InstanceSilent, RevokeLease
+from llamactl.sched.instances import MAX_BACKOFF_S, Instance, Model, Reason
+from llamactl.sched.leases import serve_waiters
+from llamactl.sched.measuring import mark_hidden, measure_after_load
+from llamactl.sched.memory import list_device_rows, sum_per_account
+from llamactl.sched.takedown import advance_takedown, call_off_takedown, note_use, stop_unit
+
+_LIVE = (State.READY, State.SLEEPING)
+_SIGNALS = ("signal", "core-dump")
+
+
+def handle_instance_reported(core: Core, event: InstanceReported, now: float) -> None:
+    found = core.find(event.model, event.generation)
+    if found is None:
+        return
+    model, instance = found
+    first = not instance.reported
+    core.dirty = core.dirty or first or not instance.connected or instance.requests != event.busy
+    instance.connected = instance.reported = True
+    instance.requests = max(0, event.busy)
+    instance.refused_until_s = 0.0 if instance.requests == 0 else instance.refused_until_s
+    instance.facts = model.facts = event.facts or instance.facts or model.facts
+    if first and instance.adopted:
+        _recall_note(core, instance, event, now)
+    if event.effective is not None:
+        _settle(core, model, instance, event, only_raise=first and instance.adopted)
+    match event.state:
+        case ChildState.LOADING:
+            _follow_load(core, model, instance, event)
+        case ChildState.READY:
+            _become_ready(core, model, instance, now)
+        case ChildState.SLEEPING:
+            if model.state in (State.LOADING, State.READY):
+                model.change_state(State.SLEEPING)
+                instance.ready_since_s = instance.ready_since_s or now
+                core.ledger.charge(model.name, sum_per_account(event.effective))
+                core.dirty = True
+        case ChildState.STOPPING:
+            if model.state is not State.STOPPING:
+                stop_unit(core, model, instance.takedown.reason if instance.takedown is not None else Reason.BY_HAND)
+        case ChildState.FAILED:
+            instance.error = event.error or instance.error
+        case ChildState.MEASURED:
+            pass
+    if instance.takedown is not None and instance.takedown.retry_s is not None and instance.requests == 0:
+        instance.takedown.retry_s = now
+    advance_takedown(core, model, now)
+
+
+def _recall_note(core: Core, instance: Instance, event: InstanceReported, now: float) -> None:
+    """What an earlier supervisor knew."""
+    if event.note is not None:
+        instance.note = event.note
+        note_use(instance, event.note.last_used_s, now)
+    if event.facts is not None and not event.facts.extra_bufts and instance.settings.repack:
+        core.no_extra_bufts = True
+        instance.extra_bufts = False
+
+
+def _follow_load(core: Core, model: Model, instance: Instance, event: InstanceReported) -> None:
+    if model.state is not State.LOADING:
+        return
+    instance.stage, instance.progress = event.stage, event.progress
+    entry = core.queue.get(model.name)
+    if entry is not None:
+        core.set_stage(entry, Stage.LOADING, event.progress)
+
+
+def _become_ready(core: Core, model: Model, instance: Instance, now: float) -> None:
+    if model.state not in (State.LOADING, State.SLEEPING):
+        return
+    loaded = model.state is State.LOADING
+    model.change_state(State.READY)
+    instance.stage, instance.progress, instance.uncharged = "", None, False
+    instance.ready_since_s = now
+    model.failure = None
+    core.dirty = True
+    if loaded and not instance.adopted:
+        core.record(
+            "instance ready",
+            model.name,
+            generation=instance.generation,
+            load_s=round(now - instance.started_s, 3),
+            ctx=instance.effective.n_ctx if instance.effective is not None else 0,
+            **explain.format_rows(instance.effective),
+        )
+    elif loaded:
+        core.record(
+            "instance adopted", model.name, generation=instance.generation, **explain.format_rows(instance.effective)
+        )
+    serve_waiters(core, model, now)
+    if loaded:
+        measure_after_load(core, model)
+
+
+def _settle(core: Core, model: Model, instance: Instance, event: InstanceReported, only_raise: bool) -> None:
+    """Charge what was really allocated, and learn what others use."""
+    effective = event.effective
+    if effective is None or effective == instance.effective:
+        return
+    instance.effective, instance.uncharged = effective, False
+    sizes = sum_per_account(effective)
+    core.ledger.charge(model.name, sizes)
+    for name in instance.hidden_on:
+        core.ledger.discount(name, sizes.get(name, 0))
+    instance.hidden_on.clear()
+    core.ledger.learn_devices(effective)
+    for row in list_device_rows(effective):
+        unsettled = any(core.is_unsettled(other, row.name) for other, _ in core.list_running() if other is not model)
+        if core.ledger.calibrate(row, row.used, model.name, only_raise=only_raise or unsettled):
+            mark_hidden(core, row.name)
+    core.dirty = True
+
+
+def handle_instance_silent(core: Core, event: InstanceSilent, now: float) -> None:
+    found = core.find(event.model, event.generation)
+    if found is None:
+        return
+    model, instance = found
+    instance.connected = False
+    takedown = instance.takedown
+    if takedown is not None and not takedown.ordered and model.state in _LIVE:
+        if takedown.can_be_called_off:
+            call_off_takedown(core, model, "its report connection is down", now)
+        else:
+            advance_takedown(core, model, now)
+    core.dirty = True
+
+
+# --- the end ---
+
+
+def handle_instance_ended(core: Core, event: InstanceEnded, now: float) -> None:
+    found = core.find(event.model, event.generation)
+    if found is None:
+        return
+    model, instance = found
+    failure = event.failure
+    if failure is not None and not failure.message and instance.error:
+        failure = LoadFailure(result=failure.result, exit_code=failure.exit_code, message=instance.error)
+    agreed = instance.takedown is not None and instance.takedown.ordered and failure is None
+    if model.state is State.STOPPING or agreed:
+        _end_stopped(core, model, instance, failure)
+    elif model.state is State.LOADING:
+        _end_loading(core, model, instance, failure, now)
+    elif failure is not None:
+        _end_crashed(core, model, instance, failure, now)
+    else:
+        core.record("model unloaded", model.name, reason=str(Reason.BY_HAND))
+        core.drop_instance(model, State.UNLOADED)
+    reason = failure.message or failure.result if failure is not None else "unloaded"
+    for holder in instance.leases:
+        core.emit(RevokeLease(holder, model.name, instance.generation, reason))
+    for waiter, since_s in instance.unloaders.items():
+        core.emit(Complete(waiter, model.name, max(0.0, now - since_s)))
+
+
+def _end_stopped(core: Core, model: Model, instance: Instance, failure: LoadFailure | None) -> None:
+    takedown = instance.takedown
+    assert takedown is not None, "a stop has a reason"
+    fields: dict[str, object] = {"reason": str(takedown.reason)}
+    if takedown.for_model:
+        fields["for_model"] = takedown.for_model
+    if failure is not None:
+        fields |= {"result": failure.result, "exit_code": failure.exit_code}
+    freed = sum(core.ledger.holds.get(model.name, {}).values())
+    core.record("model unloaded", model.name, "info" if failure is None else "warning", frees_bytes=freed, **fields)
+    model.failures = 0
+    core.drop_instance(model, State.UNLOADED)
+
+
+def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFailure | None, now: float) -> None:
+    if failure is None:
+        core.record("model unloaded", model.name, "warning", reason="its unit was stopped before it was ready")
+        core.drop_instance(model, State.UNLOADED)
+        entry = core.queue.remove(model.name)
+        if entry is not None:
+            refusal = explain.refuse_cancelled(model, "its unit was stopped before it was ready")
+            core.refuse_all(entry.waiters, refusal)
+        return
+    died_in_warmup = failure.result in _SIGNALS and instance.stage == "warmup"
+    core.drop_instance(model, State.FAILED)
+    if died_in_warmup and instance.extra_bufts and instance.settings.repack and model.settings is not None:
+        core.no_extra_bufts = True
+        explain.record_ended_badly(
+            core, "warm-up died", model, failure, next="instance died in warm-up, retrying without extra buffer types"
+        )
+        if core.queue.get(model.name) is None:
+            core.queue.join(model.name, now).own = True
+        return
+    model.failure = failure
+    model.failures += 1
+    model.retry_at_s = now + get_backoff_s(model.failures)
+    explain.record_ended_badly(
+        core, "load failed", model, failure, failures=model.failures, retry_in_s=get_backoff_s(model.failures)
+    )
+    _fail_entry(core, model, failure, now)
+
+
+def _end_crashed(core: Core, model: Model, instance: Instance, failure: LoadFailure, now: float) -> None:
+    """The first crash after it served well is forgiven; one that crashes again and again backs off."""
+    if now - instance.ready_since_s >= MAX_BACKOFF_S:
+        model.failures = 0
+    backoff_s = get_backoff_s(model.failures)
+    model.failures += 1
+    model.failure, model.retry_at_s = failure, now + backoff_s
+    explain.record_ended_badly(core, "instance crashed", model, failure, retry_in_s=backoff_s)
+    core.drop_instance(model, State.FAILED)
+    entry = core.queue.get(model.name)
+    if entry is not None and not entry.own and backoff_s > 0:
+        _fail_entry(core, model, failure, now)
+
+
+def _fail_entry(core: Core, model: Model, failure: LoadFailure, now: float) -> None:
+    entry = core.queue.remove(model.name)
+    if entry is not None:
+        core.refuse_all(entry.waiters, explain.refuse_failed(model, failure, now))
+
+
+def get_backoff_s(failures: int) -> float:
+    """How long lease requests are refused after so many failures in a row: 1 s, 2, 4 ... 60 s."""
+    return min(MAX_BACKOFF_S, 2.0 ** min(failures - 1, 10)) if failures > 0 else 0.0
+
+
+def refuse_ended(core: Core, model: Model) -> None:
+    """A model that is in the configuration no more, or cannot be used, has nobody wait for it."""
+    entry = core.queue.get(model.name)
+    if entry is None or (model.instance is not None and model.settings is not None):
+        return
+    core.queue.remove(model.name)
+    refusal = explain.refuse_unknown(core, model.name) if model.removed else explain.refuse_invalid(model)
+    core.refuse_all(entry.waiters, refusal)
+    core.dirty = True

@@ -1,0 +1,131 @@
+"""When is a model measured, and what follows from the figures?
+
+One measure child at a time. Models that a load waits for come first, in the load queue's order, then those that
+somebody asked to measure, then all others that have no figures. A failed measurement means a load without memory
+checks, and is tried once more after that; two attempts at most, unless somebody asks. Figures from the cache never
+calibrate: they say nothing about what is free now.
+"""
+
+from llamactl.protocol import MemoryStatus, State
+from llamactl.sched import explain
+from llamactl.sched.admission import get_needs, is_to_be_measured, list_margins
+from llamactl.sched.core import Core
+from llamactl.sched.events import Complete, MeasureEnded, MeasureReported, StartMeasure, StopMeasure
+from llamactl.sched.instances import Model
+from llamactl.sched.memory import HOST, list_device_rows
+
+MAX_ATTEMPTS = 2
+
+
+def start_measure(core: Core) -> None:
+    """Start the next measure child, if there is none and somebody is to be measured."""
+    queue = core.measuring
+    if queue.current or not queue.pending or not core.started:
+        return
+    if core.recovery is not None and core.list_unreported():
+        # What is free now contains instances that nobody is charged for yet.
+        return
+    wanted = (entry.model for entry in core.queue if entry.model in queue.pending)
+    name = next(wanted, None) or next(iter(queue.pending))
+    model = core.models[name]
+    queue.remove(name)
+    queue.current, queue.dropped, queue.reported = name, False, False
+    model.memory = MemoryStatus.MEASURING
+    core.emit(StartMeasure(model.get_settings(), list_margins(core, {}), not core.no_extra_bufts))
+
+
+def drop_measurement(core: Core, model: Model) -> None:
+    """Forget a model's figures: its settings have changed, or it is gone."""
+    queue = core.measuring
+    queue.remove(model.name)
+    if queue.is_current(model.name):
+        queue.dropped = True
+        core.emit(StopMeasure(model.name))
+    model.memory, model.min, model.max = MemoryStatus.UNMEASURED, None, None
+    model.measure_error, model.measure_attempts = "", 0
+
+
+def measure_after_load(core: Core, model: Model) -> None:
+    """The second attempt of a measurement that failed."""
+    if (
+        model.memory is MemoryStatus.FAILED
+        and model.measure_attempts < MAX_ATTEMPTS
+        and model.settings is not None
+        and not core.measuring.is_current(model.name)
+    ):
+        core.measuring.add(model.name)
+        core.dirty = True
+
+
+def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> None:
+    model = core.models.get(event.model)
+    current = core.measuring.is_current(event.model)
+    if model is None or model.settings is None or not (current or (event.cached and model.min is None)):
+        return
+    if not event.cached and core.measuring.reported:
+        return
+    model.min, model.max, model.memory = event.min, event.max, MemoryStatus.MEASURED
+    model.facts = event.facts or model.facts
+    model.measure_error, model.measure_attempts = "", 0
+    core.measuring.remove(model.name)
+    core.ledger.learn_devices(event.min)
+    if not event.cached:
+        core.measuring.reported = True
+        calibrate_by_measure(core, event)
+        for waiter in core.measuring.take_waiters(model.name):
+            core.emit(Complete(waiter, model.name))
+    explain.record_measured(core, model, event.cached)
+    instance = model.instance
+    if instance is not None and instance.effective is None and model.name not in core.ledger.holds:
+        # It was started, or found, without figures: now it is charged like any other.
+        core.ledger.charge(model.name, get_needs(model) or {})
+        instance.uncharged = False
+    core.dirty = True
+
+
+def calibrate_by_measure(core: Core, event: MeasureReported) -> None:
+    for row in list_device_rows(event.min):
+        unsettled = any(core.is_unsettled(other, row.name) for other, _ in core.list_running())
+        if core.ledger.calibrate(row, 0, "", only_raise=unsettled):
+            mark_hidden(core, row.name)
+
+
+def mark_hidden(core: Core, account: str) -> None:
+    """Instances that have not reported since they were found are in what `external` says of this account now."""
+    for _, instance in core.list_running():
+        if instance.adopted and not instance.reported:
+            instance.hidden_on.add(account)
+
+
+def calibrate_host(core: Core, total: int, available: int) -> None:
+    unsettled = any(core.is_unsettled(other, HOST) for other, _ in core.list_running())
+    before = core.ledger.get_capacity(HOST)
+    core.ledger.read_host(total, available, only_raise=unsettled)
+    if core.ledger.get_capacity(HOST) != before and len(core.queue):
+        core.dirty = True
+
+
+def handle_measure_ended(core: Core, event: MeasureEnded, now: float) -> None:
+    queue = core.measuring
+    if queue.current != event.model:
+        return
+    model = core.models.get(event.model)
+    failed = not queue.reported and not queue.dropped
+    queue.current, queue.dropped, queue.reported = "", False, False
+    core.dirty = True
+    if model is None or not failed:
+        return
+    model.measure_error = event.error or "its measure child ended without figures"
+    model.measure_attempts += 1
+    model.memory = MemoryStatus.MEASURED if model.min is not None else MemoryStatus.FAILED
+    core.record("measurement failed", model.name, "warning", reason=model.measure_error, attempt=model.measure_attempts)
+    core.refuse_all(core.measuring.take_waiters(model.name), explain.refuse_measure_failed(model))
+    if model.state in (State.READY, State.SLEEPING):
+        measure_after_load(core, model)
+
+
+def queue_unmeasured(core: Core, model: Model, first: bool = False) -> None:
+    """Queue a model that has no figures and none on the way."""
+    if model.settings is not None and is_to_be_measured(model) and not core.measuring.is_current(model.name):
+        core.measuring.add(model.name, first)
+        core.dirty = True

@@ -1,0 +1,138 @@
+"""Which loads and measurements are wanted, in which order, and who waits for each?
+
+First in, first out, one entry per model: all requests for a model share one load. An entry lives from the first request
+until its model is ready or its load has failed, also while it loads. A request that goes away leaves its entry; an
+entry without waiters is cancelled by the scheduler, unless it is `own`: loads by command, by API or at the start are
+their own waiters.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from llamactl.protocol import Stage
+from llamactl.sched.events import Holder, Waiter
+
+
+@dataclass
+class Entry:
+    """One wanted load."""
+
+    model: str
+    since_s: float
+    own: bool = False
+    leases: dict[Waiter, float] = field(default_factory=dict)
+    """Requests that want a lease, since when."""
+    loads: dict[Waiter, float] = field(default_factory=dict)
+    """Those that only want it loaded."""
+    stage: Stage = Stage.QUEUED
+    fraction: float | None = None
+    waiting_for: tuple[str, ...] = ()
+    said: object = None
+    """What the journal was told last of why it waits, so that it is told once."""
+
+    @property
+    def waiters(self) -> list[Waiter]:
+        return [*self.leases, *self.loads]
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.own or bool(self.leases or self.loads)
+
+
+class LoadQueue:
+    """Entries in order, and where each waiter is."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._waiters: dict[Waiter, str] = {}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(tuple(self._entries.values()))
+
+    def __contains__(self, model: object) -> bool:
+        return model in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, model: str) -> Entry | None:
+        return self._entries.get(model)
+
+    def has_waiter(self, waiter: Waiter) -> bool:
+        return waiter in self._waiters
+
+    def join(self, model: str, now: float) -> Entry:
+        """The model's entry, a new one at the end where it has none."""
+        return self._entries.setdefault(model, Entry(model, now))
+
+    def add_lease(self, model: str, waiter: Waiter, now: float) -> Entry:
+        entry = self.join(model, now)
+        entry.leases[waiter] = now
+        self._waiters[waiter] = model
+        return entry
+
+    def add_load(self, model: str, waiter: Waiter, now: float) -> Entry:
+        entry = self.join(model, now)
+        entry.loads[waiter] = now
+        entry.own = True
+        self._waiters[waiter] = model
+        return entry
+
+    def remove(self, model: str) -> Entry | None:
+        """Take an entry out with all its waiters; it is the caller's to answer them."""
+        entry = self._entries.pop(model, None)
+        for waiter in entry.waiters if entry is not None else ():
+            self._waiters.pop(waiter, None)
+        return entry
+
+    def take_leases(self, entry: Entry) -> list[Waiter]:
+        """The requests that want a lease leave the entry, to be granted."""
+        waiters = list(entry.leases)
+        entry.leases.clear()
+        for waiter in waiters:
+            self._waiters.pop(waiter, None)
+        return waiters
+
+    def remove_waiter(self, waiter: Waiter) -> Entry | None:
+        """The entry that the waiter has left; None where it was in none."""
+        model = self._waiters.pop(waiter, None)
+        entry = self._entries.get(model) if model is not None else None
+        if entry is not None:
+            entry.leases.pop(waiter, None)
+            entry.loads.pop(waiter, None)
+        return entry
+
+    def list_waiters_of(self, holder: Holder) -> list[Waiter]:
+        return [waiter for waiter in self._waiters if waiter[0] == holder]
+
+
+@dataclass
+class MeasureQueue:
+    """Names in order, and the one child that runs."""
+
+    pending: dict[str, None] = field(default_factory=dict)
+    current: str = ""
+    dropped: bool = False
+    """The child that runs measures what nobody wants to know any more."""
+    reported: bool = False
+    waiters: dict[Waiter, str] = field(default_factory=dict)
+
+    def add(self, model: str, first: bool = False) -> None:
+        """Queue a model, once; `first` moves it to the front."""
+        if first:
+            self.pending = {model: None, **{name: None for name in self.pending if name != model}}
+        else:
+            self.pending.setdefault(model, None)
+
+    def remove(self, model: str) -> None:
+        self.pending.pop(model, None)
+
+    def is_current(self, model: str) -> bool:
+        """Whether the child that runs measures this model, and as it is configured now."""
+        return self.current == model and not self.dropped
+
+    def take_waiters(self, model: str) -> list[Waiter]:
+        taken = [waiter for waiter, name in self.waiters.items() if name == model]
+        for waiter in taken:
+            del self.waiters[waiter]
+        return taken

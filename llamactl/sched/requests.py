@@ -1,0 +1,228 @@
+"""What happens with each request of a client, and when its client leaves?
+
+Each waiter gets exactly one of GrantLease, Complete and Refuse, unless it leaves first. A lease request:
+1. Unknown or invalid model: refused.
+2. Ready, and nothing is taking it down: granted at once.
+3. `stale_generation` is the one that we think is alive: the front was faster than systemd; it waits for news of that
+instance.
+4. Asleep, loading, on its way out, or not loaded: it joins the model's entry, unless it must not cause a load, or the
+model backs off after a failure.
+"""
+
+from llamactl.protocol import MemoryStatus, Stage, State
+from llamactl.sched import explain
+from llamactl.sched.core import Core
+from llamactl.sched.events import (
+    Complete,
+    Holder,
+    LeaseRequested,
+    LoadRequested,
+    MeasureRequested,
+    RevokeLease,
+    TellProgress,
+    UnloadRequested,
+    Waiter,
+)
+from llamactl.sched.instances import RECALL_S, Model, Reason
+from llamactl.sched.leases import grant_lease, serve_waiters
+from llamactl.sched.queue import Entry
+from llamactl.sched.takedown import advance_takedown, begin_takedown, stop_unit
+
+
+def resolve_model(core: Core, waiter: Waiter, name: str) -> Model | None:
+    """The model that a name or alias means; None after a refusal."""
+    model = core.models.get(core.names.get(name, ""))
+    if model is None:
+        core.refuse_all([waiter], explain.refuse_unknown(core, name))
+    return model
+
+
+def is_known_waiter(core: Core, waiter: Waiter) -> bool:
+    """Whether an answer is due to this request already: a second one with its id is nonsense."""
+    return (
+        core.queue.has_waiter(waiter)
+        or waiter in core.measuring.waiters
+        or any(waiter in instance.unloaders for _, instance in core.list_running())
+    )
+
+
+def handle_lease_requested(core: Core, event: LeaseRequested, now: float) -> None:
+    waiter = event.waiter
+    if is_known_waiter(core, waiter):
+        return
+    model = resolve_model(core, waiter, event.model)
+    if model is None:
+        return
+    instance = model.instance
+    if model.state is State.READY and instance is not None:
+        if event.stale_generation == instance.generation and not instance.doubted_until_s:
+            instance.doubted_until_s = now + RECALL_S
+            core.record("instance doubted", model.name, "warning", why="a front cannot connect to it")
+        if instance.is_granting:
+            grant_lease(core, instance, waiter, now)
+            return
+    if model.settings is None:
+        core.refuse_all([waiter], explain.refuse_invalid(model))
+        return
+    entry = core.queue.get(model.name)
+    if entry is None and not event.autoload and model.state is not State.LOADING:
+        core.refuse_all([waiter], explain.refuse_not_loaded(model, "use"))
+        return
+    if entry is None and model.state is State.FAILED and model.failure is not None and now < model.retry_at_s:
+        core.refuse_all([waiter], explain.refuse_failed(model, model.failure, now))
+        return
+    if entry is not None and core.settings.max_queue > 0 and len(entry.leases) >= core.settings.max_queue:
+        core.refuse_all([waiter], explain.refuse_queue_full(model, len(entry.leases)))
+        return
+    _join(core, model, core.queue.add_lease(model.name, waiter, now), waiter, now)
+
+
+def handle_load_requested(core: Core, event: LoadRequested, now: float) -> None:
+    waiter = event.waiter
+    if is_known_waiter(core, waiter):
+        return
+    model = resolve_model(core, waiter, event.model)
+    if model is None:
+        return
+    if model.state is State.READY and model.instance is not None and model.instance.is_granting:
+        core.emit(Complete(waiter, model.name))
+        return
+    if model.settings is None:
+        core.refuse_all([waiter], explain.refuse_invalid(model))
+        return
+    _join(core, model, core.queue.add_load(model.name, waiter, now), waiter, now)
+
+
+def want_load(core: Core, model: Model, now: float) -> None:
+    """A load that is its own waiter."""
+    entry = core.queue.join(model.name, now)
+    entry.own = True
+    _join(core, model, entry, None, now)
+
+
+def _join(core: Core, model: Model, entry: Entry, waiter: Waiter | None, now: float) -> None:
+    """What a new waiter of an entry must hear, and what its coming causes."""
+    instance = model.instance
+    if instance is not None and model.state is State.LOADING:
+        if instance.adopted:
+            # Whoever wanted it before the restart may still want it.
+            entry.own = True
+        if entry.stage is Stage.QUEUED:
+            entry.stage, entry.fraction = Stage.LOADING, instance.progress
+    if waiter is not None:
+        core.emit(TellProgress(waiter, entry.stage, entry.fraction, entry.waiting_for))
+    if model.state is State.SLEEPING and instance is not None and instance.takedown is None:
+        begin_takedown(core, model, Reason.ASLEEP, now, drain=True)
+    core.dirty = True
+
+
+# --- unload ---
+
+
+def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> None:
+    waiter = event.waiter
+    if is_known_waiter(core, waiter):
+        return
+    model = core.models.get(core.names.get(event.model, event.model))
+    if model is None:
+        core.refuse_all([waiter], explain.refuse_unknown(core, event.model))
+        return
+    entry = core.queue.remove(model.name)
+    if entry is not None:
+        core.refuse_all(entry.waiters, explain.refuse_cancelled(model, "it was unloaded by command"))
+        core.dirty = True
+    instance = model.instance
+    if instance is None:
+        if entry is None:
+            core.refuse_all([waiter], explain.refuse_not_loaded(model, "unload"))
+        else:
+            core.record("load cancelled", model.name, reason=str(Reason.COMMAND))
+            core.emit(Complete(waiter, model.name))
+        return
+    instance.unloaders[waiter] = now
+    if model.state is State.LOADING or event.now:
+        stop_unit(core, model, Reason.COMMAND)
+    elif not _is_ordered_away(model):
+        begin_takedown(core, model, Reason.COMMAND, now, drain=True)
+    if event.now:
+        for holder in instance.leases:
+            core.emit(RevokeLease(holder, model.name, instance.generation, "unloaded by command"))
+        instance.leases.clear()
+
+
+def _is_ordered_away(model: Model) -> bool:
+    takedown = model.instance.takedown if model.instance is not None else None
+    return takedown is not None and takedown.reason in (Reason.COMMAND, Reason.REMOVED)
+
+
+# --- measure ---
+
+
+def handle_measure_requested(core: Core, event: MeasureRequested, now: float) -> None:
+    if is_known_waiter(core, event.waiter):
+        return
+    model = resolve_model(core, event.waiter, event.model)
+    if model is None:
+        return
+    if model.settings is None:
+        core.refuse_all([event.waiter], explain.refuse_invalid(model))
+        return
+    core.measuring.waiters[event.waiter] = model.name
+    if not core.measuring.is_current(model.name) or core.measuring.reported:
+        core.measuring.add(model.name, first=True)
+        if model.memory is MemoryStatus.FAILED:
+            model.memory = MemoryStatus.UNMEASURED
+    core.dirty = True
+
+
+# --- clients leave ---
+
+
+def handle_waiter_gone(core: Core, waiter: Waiter) -> None:
+    core.measuring.waiters.pop(waiter, None)
+    for _, instance in core.list_running():
+        instance.unloaders.pop(waiter, None)
+    entry = core.queue.remove_waiter(waiter)
+    if entry is not None and not entry.is_wanted:
+        cancel_entry(core, entry)
+
+
+def cancel_entry(core: Core, entry: Entry) -> None:
+    """Nobody waits for this load any more."""
+    core.queue.remove(entry.model)
+    model = core.models[entry.model]
+    core.record("load cancelled", model.name, reason=str(Reason.UNWANTED))
+    if model.state is State.LOADING:
+        stop_unit(core, model, Reason.UNWANTED)
+    core.dirty = True
+
+
+def handle_connection_gone(core: Core, holder: Holder, now: float) -> None:
+    """All leases of the connection are returned, and all its requests have left."""
+    for waiter in core.queue.list_waiters_of(holder):
+        handle_waiter_gone(core, waiter)
+    for waiter in [waiter for waiter in core.measuring.waiters if waiter[0] == holder]:
+        handle_waiter_gone(core, waiter)
+    for model, instance in core.list_running():
+        for waiter in [waiter for waiter in instance.unloaders if waiter[0] == holder]:
+            del instance.unloaders[waiter]
+        instance.recalls_out.pop(holder, None)
+        instance.stale_returns.pop(holder, None)
+        lease = instance.leases.pop(holder, None)
+        if lease is not None and lease.busy:
+            instance.last_used_s = now
+        if instance.takedown is not None:
+            instance.takedown.unanswered.pop(holder, None)
+            advance_takedown(core, model, now)
+        core.dirty = core.dirty or lease is not None
+
+
+# --- time ---
+
+
+def expire_doubts(core: Core, model: Model, now: float) -> None:
+    """An instance that was said to be gone and has not ended after all is believed to live."""
+    instance = model.instance
+    if instance is not None and instance.doubted_until_s and now >= instance.doubted_until_s:
+        instance.doubted_until_s = 0.0
+        serve_waiters(core, model, now)

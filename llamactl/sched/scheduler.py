@@ -1,0 +1,169 @@
+"""What follows from an event? `Scheduler.handle(event, now) -> effects`: the whole decision core behind one method.
+
+It knows no clock, no socket and no log: the time comes as an argument, facts come as events, and what shall happen goes
+out as effects. Each event is handled by one function of the module that its question belongs to; then everything that
+waits is decided anew until nothing changes. The same events with the same times give the same effects.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from llamactl.protocol import DeviceStatus, ModelStatus
+from llamactl.sched import configure, events, invariants, leases, lifecycle, measuring, requests, status, takedown
+from llamactl.sched.admission import admit_loads
+from llamactl.sched.core import Core
+from llamactl.sched.instances import Lease, Reason
+
+MAX_ROUNDS = 1000
+"""Of deciding after one event. Each round starts, stops or refuses something, so that this is never reached."""
+
+
+class Scheduler:
+    """The decision core. One owner, one caller: `handle` is not re-entrant."""
+
+    def __init__(self) -> None:
+        self._core = Core()
+
+    def handle(self, event: events.Event, now: float) -> list[events.Effect]:
+        """Take a fact, and say what shall be done. Late and senseless events change nothing."""
+        core = self._core
+        _HANDLERS[type(event)](core, event, now)
+        _expire(core, now)
+        for _ in range(MAX_ROUNDS):
+            if not core.dirty:
+                break
+            core.dirty = False
+            if core.started:
+                configure.end_recovery(core, now)
+                admit_loads(core, now)
+                measuring.start_measure(core)
+        else:
+            raise AssertionError("the scheduler does not come to an end")
+        effects, core.effects = core.effects, []
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When a Tick is due at the latest, on the clock of `now`; None: only events can change anything."""
+        core = self._core
+        deadlines: list[float] = []
+        if core.recovery is not None:
+            deadlines.append(core.recovery.deadline_s)
+        if core.overdue_s is not None:
+            deadlines.append(core.overdue_s)
+        for model, instance in core.list_running():
+            deadlines += takedown.list_takedown_deadlines(instance)
+            if instance.doubted_until_s:
+                deadlines.append(instance.doubted_until_s)
+            if instance.refused_until_s and len(core.queue):
+                deadlines.append(instance.refused_until_s)
+            idle_s = model.get_idle_deadline(core.settings) if core.recovery is None else None
+            if idle_s is not None:
+                deadlines.append(idle_s)
+        return min(deadlines, default=None)
+
+    # --- views ---
+
+    def list_models(self, now: float) -> tuple[ModelStatus, ...]:
+        """All models, by name."""
+        return status.list_models(self._core)
+
+    def model_status(self, name: str) -> ModelStatus | None:
+        """One model by name or alias; None where there is none."""
+        model = self._core.models.get(self._core.names.get(name, name))
+        return status.describe_model(self._core, model) if model is not None else None
+
+    def list_devices(self) -> tuple[DeviceStatus, ...]:
+        """The accounts."""
+        return self._core.ledger.format_status()
+
+    def queue_names(self) -> tuple[str, ...]:
+        """Models whose loads wait, in order."""
+        return status.list_waiting(self._core)
+
+    def check_invariants(self) -> None:
+        """For tests. Raises AssertionError, with what is wrong."""
+        invariants.check_invariants(self._core)
+
+
+def _expire(core: Core, now: float) -> None:
+    """Everything whose time has come."""
+    if core.overdue_s is not None and now >= core.overdue_s:
+        core.dirty = True
+    if core.recovery is not None and now >= core.recovery.deadline_s:
+        core.dirty = True
+    for model, instance in core.list_running():
+        takedown.expire_takedown(core, model, now)
+        requests.expire_doubts(core, model, now)
+        if instance.refused_until_s and now >= instance.refused_until_s:
+            instance.refused_until_s = 0.0
+            core.dirty = True
+        idle_s = model.get_idle_deadline(core.settings) if core.recovery is None else None
+        if idle_s is not None and now >= idle_s and model.name not in core.queue:
+            takedown.begin_takedown(core, model, Reason.IDLE, now)
+
+
+def _handle_lease_busy(core: Core, event: events.LeaseBusy, now: float) -> None:
+    found = core.find(event.model, event.generation)
+    if found is None:
+        return
+    model, instance = found
+    # A holder that we did not know of knows better: a front says so only of a lease that it has.
+    lease = instance.leases.setdefault(event.holder, Lease(busy=False, busy_since_s=now))
+    takedown.mark_busy(lease, now)
+    instance.last_used_s = max(instance.last_used_s, now)
+    takedown.handle_busy_lease(core, model, "serves a request", now)
+
+
+def _handle_lease_idle(core: Core, event: events.LeaseIdle, now: float) -> None:
+    found = core.find(event.model, event.generation)
+    lease = found[1].leases.get(event.holder) if found is not None else None
+    if found is None or lease is None:
+        return
+    lease.busy, lease.last_used_s = False, event.last_used_s
+    instance = found[1]
+    takedown.note_use(instance, event.last_used_s, now)
+    if not instance.count_busy():
+        leases.send_note(core, instance)
+    core.dirty = True
+
+
+def _handle_waiter_gone(core: Core, event: events.WaiterGone, now: float) -> None:
+    requests.handle_waiter_gone(core, event.waiter)
+
+
+def _handle_connection_gone(core: Core, event: events.ConnectionGone, now: float) -> None:
+    requests.handle_connection_gone(core, event.holder, now)
+
+
+def _handle_host_read(core: Core, event: events.HostRead, now: float) -> None:
+    measuring.calibrate_host(core, event.total, event.available)
+
+
+def _handle_tick(core: Core, event: events.Tick, now: float) -> None:
+    """All that a tick does is done after each event."""
+
+
+_HANDLERS: dict[type, Callable[[Core, Any, float], None]] = {
+    events.Configured: configure.handle_configured,
+    events.InstanceFound: configure.handle_instance_found,
+    events.RecoveryBegan: configure.handle_recovery_began,
+    events.FrontAnnounced: configure.handle_front_announced,
+    events.LeaseAnnounced: configure.handle_lease_announced,
+    events.InstanceReported: lifecycle.handle_instance_reported,
+    events.InstanceSilent: lifecycle.handle_instance_silent,
+    events.InstanceEnded: lifecycle.handle_instance_ended,
+    events.StopAnswered: takedown.handle_stop_answered,
+    events.RecallAnswered: takedown.handle_recall_answered,
+    events.MeasureReported: measuring.handle_measure_reported,
+    events.MeasureEnded: measuring.handle_measure_ended,
+    events.LeaseRequested: requests.handle_lease_requested,
+    events.LoadRequested: requests.handle_load_requested,
+    events.UnloadRequested: requests.handle_unload_requested,
+    events.MeasureRequested: requests.handle_measure_requested,
+    events.WaiterGone: _handle_waiter_gone,
+    events.ConnectionGone: _handle_connection_gone,
+    events.LeaseBusy: _handle_lease_busy,
+    events.LeaseIdle: _handle_lease_idle,
+    events.HostRead: _handle_host_read,
+    events.Tick: _handle_tick,
+}

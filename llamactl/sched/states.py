@@ -1,0 +1,38 @@
+"""Which states can a model be in, and what may follow what?
+
+The states of a model whose unit exists (an instance) are loading, ready, sleeping and stopping; without a unit it is
+unloaded or failed.
+
+    unloaded -> loading -> ready <-> sleeping       ready, sleeping -> loading : never; a wake goes straight to ready
+    failed   -> loading    ready, sleeping, loading -> stopping -> unloaded
+    loading, ready, sleeping -> failed              the unit ended on its own, badly
+    loading, ready, sleeping -> unloaded            the unit ended on its own, well (someone stopped it by hand)
+    failed   -> unloaded                            its settings changed: the old failure says nothing any more
+
+A stop that is only asked for is no state: a model stays `ready` until its instance has agreed to stop.
+A unit that ends badly while it is stopping was wanted gone and is `unloaded`, not `failed`.
+"""
+
+from llamactl.protocol import State
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.UNLOADED: frozenset({State.LOADING}),
+    State.LOADING: frozenset({State.READY, State.SLEEPING, State.STOPPING, State.FAILED, State.UNLOADED}),
+    State.READY: frozenset({State.SLEEPING, State.STOPPING, State.FAILED, State.UNLOADED}),
+    State.SLEEPING: frozenset({State.READY, State.STOPPING, State.FAILED, State.UNLOADED}),
+    State.STOPPING: frozenset({State.UNLOADED}),
+    State.FAILED: frozenset({State.LOADING, State.UNLOADED}),
+}
+
+RUNNING = frozenset({State.LOADING, State.READY, State.SLEEPING, State.STOPPING})
+"""States in which a unit exists, takes memory and counts towards `max_loaded`."""
+
+
+class IllegalTransition(Exception):
+    """The scheduler tried a change of state that the table does not have: a bug."""
+
+
+def check_transition(model: str, before: State, after: State) -> None:
+    """Raise IllegalTransition unless the table allows it."""
+    if after not in TRANSITIONS[before]:
+        raise IllegalTransition(f"cannot change model {model!r} from {before} to {after}: not in the table")

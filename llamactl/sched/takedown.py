@@ -1,0 +1,215 @@
+"""How is an instance taken down without cutting a request?
+
+1. Each lease is recalled. An idle front gives it back; a busy one says so, which calls the takedown off, unless it
+drains.
+2. When no lease is left, the instance is asked to stop if it is idle; it knows of requests that no lease covers.
+3. When it agrees, its state is `stopping` and its unit is stopped; its memory is free when the unit has ended. Until
+step 2 an eviction can be called off. Silence of five seconds counts as busy. Stops by command, and of models that are
+in the configuration no more, drain: they wait for running requests, keep new ones back, and ask again when the instance
+refuses.
+"""
+
+from llamactl.protocol import State
+from llamactl.sched.core import Core
+from llamactl.sched.events import CancelRecall, Holder, OrderStop, RecallAnswered, RecallLease, StopAnswered, StopUnit
+from llamactl.sched.instances import RECALL_S, Instance, Lease, Model, Reason, Takedown
+from llamactl.sched.leases import send_note, serve_waiters
+
+
+def begin_takedown(
+    core: Core, model: Model, reason: Reason, now: float, for_model: str = "", drain: bool = False
+) -> None:
+    """Start, or turn a takedown that could be called off into this one."""
+    instance = model.instance
+    if instance is None or model.state not in (State.READY, State.SLEEPING):
+        return
+    before = instance.takedown
+    takedown = Takedown(reason, drain, for_model)
+    if before is not None:
+        takedown.ordered, takedown.unanswered = before.ordered, before.unanswered
+    instance.takedown = takedown
+    core.dirty = True
+    for holder in instance.leases:
+        _recall(core, instance, takedown, holder, now)
+    advance_takedown(core, model, now)
+
+
+def _recall(core: Core, instance: Instance, takedown: Takedown, holder: Holder, now: float) -> None:
+    takedown.unanswered[holder] = now + RECALL_S
+    instance.recalls_out[holder] = instance.recalls_out.get(holder, 0) + 1
+    core.emit(RecallLease(holder, instance.model, instance.generation, takedown.drain))
+
+
+def advance_takedown(core: Core, model: Model, now: float) -> None:
+    """Ask the instance to stop once no lease is left."""
+    instance = model.instance
+    if instance is None or instance.takedown is None or model.state not in (State.READY, State.SLEEPING):
+        return
+    takedown = instance.takedown
+    if instance.leases or takedown.ordered or (takedown.retry_s is not None and now < takedown.retry_s):
+        return
+    takedown.retry_s = None
+    if instance.connected:
+        takedown.ordered = True
+        core.emit(OrderStop(model.name, instance.generation))
+    elif takedown.can_be_called_off:
+        call_off_takedown(core, model, "its report connection is down", now)
+    elif takedown.reason in (Reason.COMMAND, Reason.REMOVED):
+        # Nobody can ask it, and nobody holds a lease: what the operator wants is done.
+        stop_unit(core, model, takedown.reason)
+
+
+def call_off_takedown(core: Core, model: Model, why: str, now: float) -> None:
+    """Everything as before: requests that were kept back go on."""
+    instance = model.instance
+    if instance is None or instance.takedown is None:
+        return
+    takedown, instance.takedown = instance.takedown, None
+    for holder in instance.leases:
+        core.emit(CancelRecall(holder, model.name, instance.generation))
+    core.record(
+        "victim spared", model.name, why=why, **({"for_model": takedown.for_model} if takedown.for_model else {})
+    )
+    core.dirty = True
+    serve_waiters(core, model, now)
+
+
+def stop_unit(core: Core, model: Model, reason: Reason, for_model: str = "") -> None:
+    """The unit shall stop, whatever it does."""
+    instance = model.instance
+    if instance is None or model.state is State.STOPPING:
+        return
+    if instance.takedown is None or instance.takedown.reason is not reason:
+        instance.takedown = Takedown(reason, drain=False, for_model=for_model)
+    model.change_state(State.STOPPING)
+    core.emit(StopUnit(model.name, instance.generation))
+    core.dirty = True
+
+
+# --- answers ---
+
+
+def handle_recall_answered(core: Core, event: RecallAnswered, now: float) -> None:
+    found = core.find(event.model, event.generation)
+    if found is None:
+        return
+    model, instance = found
+    holder = event.holder
+    _count_answer(instance, holder)
+    if instance.takedown is not None:
+        instance.takedown.unanswered.pop(holder, None)
+    lease = instance.leases.get(holder)
+    stale = _is_stale(instance, holder)
+    if event.returned:
+        note_use(instance, event.last_used_s, now)
+        if stale:
+            return
+        instance.leases.pop(holder, None)
+        core.dirty = True
+        if not instance.count_busy():
+            send_note(core, instance)
+        advance_takedown(core, model, now)
+    elif lease is not None:
+        mark_busy(lease, now)
+        handle_busy_lease(core, model, "serves a request", now)
+
+
+def _is_stale(instance: Instance, holder: Holder) -> bool:
+    """Whether an answer is about the lease that the holder had before its present one."""
+    left = instance.stale_returns.pop(holder, 0) - 1
+    if left > 0:
+        instance.stale_returns[holder] = left
+    return left >= 0
+
+
+def _count_answer(instance: Instance, holder: Holder) -> None:
+    left = instance.recalls_out.get(holder, 0) - 1
+    if left > 0:
+        instance.recalls_out[holder] = left
+    else:
+        instance.recalls_out.pop(holder, None)
+
+
+def handle_stop_answered(core: Core, event: StopAnswered, now: float) -> None:
+    found = core.find(event.model, event.generation)
+    if found is None:
+        return
+    model, instance = found
+    takedown = instance.takedown
+    if event.stopping:
+        # Also when nobody waits for the answer any more: the instance has agreed and takes no request from now on.
+        if model.state in (State.READY, State.SLEEPING):
+            stop_unit(core, model, takedown.reason if takedown is not None else Reason.EVICTED)
+        return
+    if takedown is None or not takedown.ordered or model.state is State.STOPPING:
+        return
+    takedown.ordered = False
+    instance.refused_until_s = now + RECALL_S
+    if takedown.drain:
+        takedown.retry_s = now + RECALL_S
+        core.dirty = True
+        if not instance.connected:
+            takedown.retry_s = None
+            advance_takedown(core, model, now)
+    else:
+        call_off_takedown(core, model, "serves a request", now)
+
+
+# --- what leases say ---
+
+
+def mark_busy(lease: Lease, now: float) -> None:
+    if not lease.busy:
+        lease.busy, lease.busy_since_s = True, now
+
+
+def note_use(instance: Instance, last_used_s: float, now: float) -> None:
+    """Last use as a front says it; a moment in the future is nonsense."""
+    instance.last_used_s = max(instance.last_used_s, min(last_used_s, now))
+
+
+def handle_busy_lease(core: Core, model: Model, why: str, now: float) -> None:
+    """A lease of this model is in use: whatever could be called off is."""
+    instance = model.instance
+    takedown = instance.takedown if instance is not None else None
+    if takedown is not None and not takedown.drain and not takedown.ordered and model.state is not State.STOPPING:
+        call_off_takedown(core, model, why, now)
+    core.dirty = True
+
+
+def recall_announced(core: Core, model: Model, holder: Holder, now: float) -> None:
+    """A front has announced a lease on an instance that is being taken down."""
+    instance = model.instance
+    if instance is not None and instance.takedown is not None and model.state is not State.STOPPING:
+        _recall(core, instance, instance.takedown, holder, now)
+
+
+# --- time ---
+
+
+def list_takedown_deadlines(instance: Instance) -> list[float]:
+    takedown = instance.takedown
+    if takedown is None or takedown.ordered:
+        return []
+    deadlines = list(takedown.unanswered.values())
+    if takedown.retry_s is not None:
+        deadlines.append(takedown.retry_s)
+    return deadlines
+
+
+def expire_takedown(core: Core, model: Model, now: float) -> None:
+    """Silence counts as busy; a refused stop is asked for again."""
+    instance = model.instance
+    takedown = instance.takedown if instance is not None else None
+    if instance is None or takedown is None or model.state is State.STOPPING:
+        return
+    silent = [holder for holder, deadline in takedown.unanswered.items() if now >= deadline]
+    for holder in silent:
+        del takedown.unanswered[holder]
+        lease = instance.leases.get(holder)
+        if lease is not None:
+            mark_busy(lease, now)
+    if silent and not takedown.drain:
+        handle_busy_lease(core, model, "a front did not answer", now)
+        return
+    advance_takedown(core, model, now)
