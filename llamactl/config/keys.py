@@ -324,7 +324,7 @@ MODEL_KEYS: tuple[Key, ...] = (
     Key(
         "n_gpu_layers",
         "n_gpu_layers",
-        _make_integer(0, words={"auto": -1, "all": ALL_LAYERS}),
+        _make_integer(-1, words={"auto": -1, "all": ALL_LAYERS}),
         "Layers on devices. Automatic: as many as fit.",
     ),
     Key("devices", "devices", DEVICES, 'llama.cpp\'s devices to use ("CUDA0"); `"none"`: the CPU alone. Unset: all.'),
@@ -413,5 +413,5 @@ def show_default(key: Key, owner: type[ModelSettings] | type[GlobalSettings]) ->
     """The default of a key as the documentation shows it; empty where there is none."""
     if key.default is not None:
         return key.default
-    fields = dict(zip(reversed(owner.__struct_fields__), reversed(owner.__struct_defaults__), strict=False))
-    return key.kind.format(fields[key.field])
+    defaults = GlobalSettings() if owner is GlobalSettings else ModelSettings(name="", path="")
+    return key.kind.format(getattr(defaults, key.field))

@@ -216,8 +216,9 @@ def _make_draft(directory: _Directory, root: str, found: Found) -> Draft:
     name = directory.prefix + found.name
     place = Place(directory.place.file, directory.place.table, name)
     companions = {"mmproj": found.mmproj, "draft": found.draft}
-    fields = directory.fields | {"path": os.path.join(root, found.path)}
-    fields |= {kind: os.path.join(root, path) for kind, path in companions.items() if path}
+    path = os.path.join(root, found.path)
+    fields = directory.fields | {"path": path}
+    fields |= {kind: os.path.join(root, name) for kind, name in companions.items() if name}
     draft = Draft(name, place, fields, found=True)
     if directory.problems:
         first = directory.problems[0]
@@ -225,7 +226,8 @@ def _make_draft(directory: _Directory, root: str, found: Found) -> Draft:
             Problem(file=first.file, where=first.where, message=first.message, hint=first.hint, model=name)
         )
     elif found.missing:
-        draft.problems.append(place.report(f"cannot use {fields['path']!r}: {found.missing}"))
+        del fields["path"]
+        draft.problems.append(place.report(f"cannot use {path!r}: {found.missing}"))
     return draft
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from llamactl.settings import Problem
 
 MAX_FILE_BYTES = 1 << 20
-_AT_LINE = re.compile(r"\(at line (\d+), column (\d+)\)")
+_LINE_COLUMN = re.compile(r"line (\d+), column (\d+)")
 
 
 class UnreadableError(Exception):
@@ -50,15 +50,17 @@ def read_text(path: Path | str) -> str:
     except (OSError, ValueError) as error:
         raise UnreadableError(describe_os_error(error)) from None
     try:
-        with open(fd, "rb") as file:
-            mode = os.fstat(fd).st_mode
-            if stat.S_ISDIR(mode):
-                raise UnreadableError("is a directory, not a file")
-            if not stat.S_ISREG(mode):
-                raise UnreadableError("is not a regular file")
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise UnreadableError("is a directory, not a file")
+        if not stat.S_ISREG(mode):
+            raise UnreadableError("is not a regular file")
+        with open(fd, "rb", closefd=False) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise UnreadableError(describe_os_error(error)) from None
+    finally:
+        os.close(fd)
     if len(data) > MAX_FILE_BYTES:
         raise UnreadableError(f"is larger than {MAX_FILE_BYTES >> 20} MiB")
     try:
@@ -73,16 +75,15 @@ def parse_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise UnreadableError("is nested too deeply") from None
-    except ValueError as error:  # TOMLDecodeError, and what int() raises for thousands of digits
-        message = str(error)
-        match = _AT_LINE.search(message)
-        if match is None and not isinstance(error, tomllib.TOMLDecodeError):
-            message = "a number has too many digits"
-        where = f"line {match[1]}" if match else ""
-        column = f", at column {match[2]}" if match else ""
-        reason = _AT_LINE.sub("", message).strip() + column
-        raise UnreadableError(f"not TOML: {reason[:200]}", where) from None
+        raise UnreadableError("not TOML: nested too deeply") from None
+    except tomllib.TOMLDecodeError as error:
+        message, _, place = str(error).rstrip(")").rpartition(" (at ")
+        match = _LINE_COLUMN.fullmatch(place)
+        line, column = match.groups() if match else (str(text.rstrip("\n").count("\n") + 1), "")
+        where = f"at column {column}" if column else "at the end of the file"
+        raise UnreadableError(f"not TOML: {message[:200]}, {where}", f"line {line}") from None
+    except ValueError:  # from int(), which takes no more than 4300 digits
+        raise UnreadableError("not TOML: a number has too many digits") from None
 
 
 def read_toml(path: Path, problems: list[Problem]) -> dict[str, Any] | None:

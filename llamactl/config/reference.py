@@ -1,6 +1,8 @@
-"""What does docs/configuration.md say about the keys? `python -m llamactl.config.reference docs/configuration.md` writes it.
+"""What does docs/configuration.md say about the keys? `python -m llamactl.config.reference docs/configuration.md`
+writes it.
 
-The tables between the markers are made from `keys`; the text around them is written by hand. A test holds the file in step.
+The tables between the markers are made from `keys`; the text around them is written by hand. A test holds the file in
+step.
 """
 
 import re
