@@ -101,6 +101,11 @@ class Manager:
         self.controllers: tuple[str, ...] = ()
         """cgroup controllers that systemd can really apply; without "memory" a MemoryMax= is taken and ignored."""
 
+    @property
+    def worker_pid(self) -> int:
+        """Of the present worker process; 0 while there is none."""
+        return self._process.pid if self._process is not None else 0
+
     async def open(self) -> None:
         """Connect, subscribe, and learn which units there are (without events). Raises ManagerError."""
         self.controllers = acquire_controllers()

@@ -21,7 +21,6 @@ EXTRA_SIGNATURES = {
     "CapabilityBoundingSet": "t",
     "CoredumpFilter": "t",
     "DeviceAllow": "a(ss)",
-    "ExecStartEx": "a(sasas)",
     "FinalKillSignal": "i",
     "IODeviceLatencyTargetUSec": "a(st)",
     "IODeviceWeight": "a(st)",

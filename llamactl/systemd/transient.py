@@ -200,8 +200,9 @@ def _choose_common(
     settings: ModelSettings, role: Role, slug: str, command: list[str], environment: Mapping[str, str]
 ) -> dict[str, Any]:
     return {
-        # no-env-expand: systemd would put variables into arguments with a dollar sign.
-        "ExecStartEx": [[command[0], command, ["no-env-expand"]]],
+        # Not ExecStartEx=, for its no-env-expand: systemd 252 writes that name into the unit's file, where it is not
+        # a setting, so that the unit is bad after the next daemon-reload. Dollars are doubled instead.
+        "ExecStart": [[command[0], [argument.replace("$", "$$") for argument in command], False]],
         "Environment": [f"{name}={value}" for name, value in environment.items()],
         "Slice": MODEL_SLICE,
         "Restart": "no",

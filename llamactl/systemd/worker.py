@@ -41,6 +41,9 @@ OUR_PATTERNS = ["llamactl-model@*.service", "llamactl-measure@*.service"]
 # The peer of the bus connection is gone: nothing but a new connection helps.
 LOST_ERRNOS = (-32, -103, -104, -107, -108)  # EPIPE ECONNABORTED ECONNRESET ENOTCONN ESHUTDOWN
 
+# NoSuchUnit, NoSuchProcess: pystemd gives no names where it has classes of its own.
+ABSENT_ERRNOS = (-2, -3)
+
 MATCHES = (
     "type='signal',sender='org.freedesktop.systemd1',path='/org/freedesktop/systemd1',"
     "interface='org.freedesktop.systemd1.Manager',member='UnitRemoved'",
@@ -136,7 +139,6 @@ class Worker:
             if error.errno in LOST_ERRNOS:
                 raise Lost(f"D-Bus: {error.err_message or os.strerror(-error.errno)}") from None
             timed_out = error.errno == -110
-            # pystemd gives the D-Bus name only where it has no class of its own for it.
             name = decode_text(error.err_name) or type(error).__name__
             message = decode_text(error.err_message) or os.strerror(abs(error.errno))
             reply["error"] = {"errno": error.errno, "name": name, "message": message}
@@ -172,13 +174,13 @@ class Worker:
         units = []
         for row in self._rows(OUR_PATTERNS):
             unit = self._get_all(row[0], UNIT_INTERFACE)
-            if unit.get(b"LoadState") != b"loaded":
-                continue  # collected since
+            if unit.get(b"LoadState", b"not-found") == b"not-found":
+                continue  # collected since; a running unit whose file went bad (a drop-in) is a running unit
             service = self._get_all(row[0], SERVICE_INTERFACE)
             units.append(
                 {
                     "unit": decode_text(row[0]),
-                    "load_state": "loaded",
+                    "load_state": decode_text(unit[b"LoadState"]),
                     "properties": decode_properties(unit) | decode_properties(service),
                     "invocation_id": bytes(unit[b"InvocationID"]).hex(),
                     "environment": decode_text(list(service[b"Environment"])),
@@ -219,7 +221,7 @@ class Worker:
         try:
             self._call(method, signature, arguments)
         except DBusBaseError as error:
-            if decode_text(error.err_name).rpartition(".")[2] not in ("NoSuchUnit", "NoSuchProcess"):
+            if error.errno not in ABSENT_ERRNOS:
                 raise
 
     def _ignore(self, operations: list[str], unit: str) -> None:
