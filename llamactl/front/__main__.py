@@ -81,7 +81,7 @@ async def _ping(notifier: Notifier) -> None:
     interval_s = notifier.watchdog_interval_s()
     while interval_s:
         notifier.watchdog()
-        await asyncio.sleep(interval_s)
+        await asyncio.sleep(interval_s / 2)
 
 
 def _bind_unix(path: Path) -> socket.socket:

@@ -17,6 +17,7 @@ MAX_HEAD_BYTES = 32 * 1024
 
 _TARGET = re.compile(rb"[!-\"$-~]+")  # visible ASCII but "#": a fragment never travels
 _ABSOLUTE = re.compile(rb"https?://[^/?#]+(?=[/?]|$)", re.IGNORECASE)
+_REQUEST_LINE = re.compile(rb"[!-~]+ [!-~]+ HTTP/[0-9]\.[0-9]\r\n")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
 Headers = list[tuple[bytes, bytes, bytes]]
@@ -120,6 +121,8 @@ def find_head_end(data: bytes, start: int) -> int:
 def parse_request_head(head: bytes) -> RequestHead:
     """Read one complete request head, its empty line included. Raises WireError."""
     found = _Collector()
+    if not _REQUEST_LINE.match(head):  # RFC 9112 3: single spaces, which llhttp does not insist on
+        raise WireError(400, "malformed request line")
     parser = _feed(httptools.HttpRequestParser, found, head)
     request = RequestHead()
     request.method = parser.get_method()
