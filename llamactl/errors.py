@@ -1,7 +1,8 @@
 """Which errors exist, and how does each one look to an HTTP client and to a shell?
 
-One table holds, for every code, the HTTP status, the exit status of the command line and the `type` word that llama-server
-puts into its error bodies. Code that raises names a code; nothing else in the project maps errors to numbers.
+One table holds, for every code, the HTTP status, the exit status of the command line and the `type` word that
+llama-server puts into its error bodies. Code that raises names a code; nothing else in the project maps errors to
+numbers.
 """
 
 from dataclasses import dataclass
@@ -106,7 +107,9 @@ class LlamactlError(Exception):
 
 
 def format_http_error(error: LlamactlError) -> dict[str, Any]:
-    """The body that llama-server's router sends: `{"error": {"code": <HTTP status>, "message", "type"}}`, plus our details."""
+    """The body that llama-server's router sends: `{"error": {"code": <HTTP status>, "message", "type"}}`, plus our
+    details.
+    """
     body: dict[str, Any] = {"code": error.kind.http_status, "message": str(error), "type": error.kind.type}
     body.update({key: value for key, value in error.details.items() if key not in body})
     return {"error": body}

@@ -1,8 +1,9 @@
 """How does a model's name become a unit's name, and back?
 
-A slug is the instance part of `llamactl-model@SLUG.service` and the name of the model's socket directory. Names that are already
-plain stay as they are; all others get a readable part and eight hex digits of their SHA-256. A plain name that ends like such
-a hash is hashed too, so that no two names share a slug. systemd-escape's own form is not used: it makes `/` and `-` unreadable and costs four characters a byte.
+A slug is the instance part of `llamactl-model@SLUG.service` and the name of the model's socket directory. Names
+that are already plain stay as they are; all others get a readable part and eight hex digits of their SHA-256. A
+plain name that ends like such a hash is hashed too, so that no two names share a slug. systemd-escape's own form
+is not used: it makes `/` and `-` unreadable and costs four characters a byte.
 """
 
 import hashlib
@@ -28,10 +29,13 @@ class Role(StrEnum):
 
 
 def check_model_name(name: str) -> None:
-    """Raise LlamactlError (invalid_config) unless `name` can name a model: printable, 1 to 128 characters, no outer blanks."""
+    """Raise LlamactlError (invalid_config) unless `name` can name a model: printable, 1 to 128 characters, no
+    outer blanks.
+    """
     if not name or len(name) > MAX_NAME_LENGTH:
         raise LlamactlError(
-            ErrorCode.INVALID_CONFIG, f"cannot use model name {name[:40]!r}: must have 1 to {MAX_NAME_LENGTH} characters"
+            ErrorCode.INVALID_CONFIG,
+            f"cannot use model name {name[:40]!r}: must have 1 to {MAX_NAME_LENGTH} characters",
         )
     if name != name.strip() or not name.isprintable():
         raise LlamactlError(

@@ -1,8 +1,9 @@
 """Where are the sockets, the configuration and the caches?
 
-Everything below the runtime directory outlives each of the processes (tmpfiles.d makes it). Sockets that are bound anew after a restart
-sit in directories of their own, because units get the directory bound into their view: a bound file would go on showing the old socket.
-Each path can be moved by an environment variable, which is how tests run several supervisors side by side.
+Everything below the runtime directory outlives each of the processes (tmpfiles.d makes it). Sockets that are
+bound anew after a restart sit in directories of their own, because units get the directory bound into their view:
+a bound file would go on showing the old socket. Each path can be moved by an environment variable, which is how
+tests run several supervisors side by side.
 """
 
 import os
@@ -50,7 +51,9 @@ class Paths:
 
 
 def acquire_paths(environ: dict[str, str] | None = None) -> Paths:
-    """The paths of this process: the defaults, moved by LLAMACTL_RUNTIME_DIR, LLAMACTL_CONFIG_DIR and LLAMACTL_CACHE_DIR."""
+    """The paths of this process: the defaults, moved by LLAMACTL_RUNTIME_DIR, LLAMACTL_CONFIG_DIR and
+    LLAMACTL_CACHE_DIR.
+    """
     env = os.environ if environ is None else environ
     default = Paths()
     return Paths(

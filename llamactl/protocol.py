@@ -1,10 +1,11 @@
 """What do llamactl's processes say to each other? Every message of both sockets, defined once.
 
-Both sockets carry JSON objects, one a line, each with a `type`. On `report.sock` children tell their state and the supervisor acknowledges and gives
-orders; on `control.sock` the command line and the front ask and the supervisor answers by `id`, with notices in between. A line that is too
-long, is no JSON or is no message of its direction ends that connection with an `error` message: JunkError says why.
-The version rises with any change that an older peer would misread; peers of other versions are refused in the greeting.
-Times named `_s` with a moment (`last_used_s`) are seconds of CLOCK_MONOTONIC, which all processes of a machine share.
+Both sockets carry JSON objects, one a line, each with a `type`. On `report.sock` children tell their state and
+the supervisor acknowledges and gives orders; on `control.sock` the command line and the front ask and the
+supervisor answers by `id`, with notices in between. A line that is too long, is no JSON or is no message of its
+direction ends that connection with an `error` message: JunkError says why. The version rises with any change that
+an older peer would misread; peers of other versions are refused in the greeting. Times named `_s` with a moment
+(`last_used_s`) are seconds of CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 from enum import StrEnum
@@ -64,7 +65,9 @@ class Row(_Value, frozen=True, kw_only=True):
 
 
 class Breakdown(_Value, frozen=True, kw_only=True):
-    """What a model takes at one context size, in bytes per row. llama.cpp's llama_get_memory_breakdown is the source."""
+    """What a model takes at one context size, in bytes per row. llama.cpp's llama_get_memory_breakdown is the
+    source.
+    """
 
     n_ctx: int
     devices: tuple[Row, ...] = ()
@@ -102,7 +105,7 @@ class Note(_Value, frozen=True, kw_only=True):
     keep_alive_s: float | None = None
 
 
-# --- report.sock: child -> supervisor -------------------------------------------------------------------------------------------
+# --- report.sock: child -> supervisor ---------------------------------------------------------------------------------
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -115,7 +118,9 @@ class ChildRole(StrEnum):
 
 
 class ChildHello(_Message, frozen=True, kw_only=True, tag="hello"):
-    """First message of a child. Who it is follows from its cgroup; `generation` says which start of the unit it belongs to."""
+    """First message of a child. Who it is follows from its cgroup; `generation` says which start of the unit it
+    belongs to.
+    """
 
     version: int
     role: ChildRole
@@ -137,7 +142,8 @@ class ChildState(StrEnum):
 class Report(_Message, frozen=True, kw_only=True, tag="report"):
     """The whole state of a child, not a difference: the last one is repeated after each new connection.
 
-    Measure children fill `min` and `max`, instances `effective`. `progress` is 0 to 1 within `stage` (`starting`, `model`, `context`, `warmup`).
+    Measure children fill `min` and `max`, instances `effective`. `progress` is 0 to 1 within `stage` (`starting`,
+    `model`, `context`, `warmup`).
     """
 
     seq: int
@@ -171,7 +177,7 @@ class Answer(_Message, frozen=True, kw_only=True, tag="answer"):
 ChildMessage = ChildHello | Report | Answer
 
 
-# --- report.sock: supervisor -> child -------------------------------------------------------------------------------------------
+# --- report.sock: supervisor -> child ---------------------------------------------------------------------------------
 
 
 class ChildWelcome(_Message, frozen=True, kw_only=True, tag="welcome"):
@@ -179,7 +185,9 @@ class ChildWelcome(_Message, frozen=True, kw_only=True, tag="welcome"):
 
 
 class Ack(_Message, frozen=True, kw_only=True, tag="ack"):
-    """A report was taken. A child that means to exit waits for it: a connection whose peer is gone cannot be identified."""
+    """A report was taken. A child that means to exit waits for it: a connection whose peer is gone cannot be
+    identified.
+    """
 
     seq: int
 
@@ -192,7 +200,9 @@ class OrderKind(StrEnum):
 
 
 class Order(_Message, frozen=True, kw_only=True, tag="order"):
-    """`stop` with `if_idle`: only when no request is in flight; after `ok` the instance takes no new one, and exits 0."""
+    """`stop` with `if_idle`: only when no request is in flight; after `ok` the instance takes no new one, and
+    exits 0.
+    """
 
     id: int
     order: OrderKind
@@ -209,7 +219,7 @@ class JunkNotice(_Message, frozen=True, kw_only=True, tag="error"):
 OrderMessage = ChildWelcome | Ack | Order | JunkNotice
 
 
-# --- control.sock: client -> supervisor -----------------------------------------------------------------------------------------
+# --- control.sock: client -> supervisor -------------------------------------------------------------------------------
 
 
 class ClientRole(StrEnum):
@@ -247,7 +257,9 @@ class LeaseRequest(_Message, frozen=True, kw_only=True, tag="lease"):
 
 
 class CancelRequest(_Message, frozen=True, kw_only=True, tag="cancel"):
-    """The client of request `id` is gone: it leaves the queue. Not answered; the request itself fails with `cancelled`."""
+    """The client of request `id` is gone: it leaves the queue. Not answered; the request itself fails with
+    `cancelled`.
+    """
 
     id: int
 
@@ -262,7 +274,9 @@ class LoadRequest(_Message, frozen=True, kw_only=True, tag="load"):
 
 
 class UnloadRequest(_Message, frozen=True, kw_only=True, tag="unload"):
-    """Drain and stop; with `now`, cut running requests. Done when the unit is gone (or with `wait` false, when it is under way)."""
+    """Drain and stop; with `now`, cut running requests. Done when the unit is gone (or with `wait` false, when it
+    is under way).
+    """
 
     id: int
     model: str
@@ -312,7 +326,9 @@ class IdleNotice(_Message, frozen=True, kw_only=True, tag="idle"):
 
 
 class RecallAnswer(_Message, frozen=True, kw_only=True, tag="recalled"):
-    """To a Recall. `returned` false: busy, the lease is kept (under `drain`: it comes back later, with a second answer)."""
+    """To a Recall. `returned` false: busy, the lease is kept (under `drain`: it comes back later, with a second
+    answer).
+    """
 
     model: str
     generation: str
@@ -336,7 +352,7 @@ ClientMessage = (
 )
 
 
-# --- control.sock: supervisor -> client -----------------------------------------------------------------------------------------
+# --- control.sock: supervisor -> client -------------------------------------------------------------------------------
 
 
 class Stage(StrEnum):
@@ -351,7 +367,9 @@ class Stage(StrEnum):
 
 
 class LoadFailure(_Value, frozen=True, kw_only=True):
-    """How a model's last unit ended when it did not end well. `result` is systemd's word (`exit-code`, `signal`, `oom-kill`, `timeout`, `watchdog` ...)."""
+    """How a model's last unit ended when it did not end well. `result` is systemd's word (`exit-code`, `signal`,
+    `oom-kill`, `timeout`, `watchdog` ...).
+    """
 
     result: str
     exit_code: int
@@ -422,7 +440,9 @@ class Progress(_Message, frozen=True, kw_only=True, tag="progress"):
 
 
 class LeaseGrant(_Message, frozen=True, kw_only=True, tag="granted"):
-    """The front may send requests for `model` (the model's own name) to `socket`, until it gives the lease back. It counts as busy from now on."""
+    """The front may send requests for `model` (the model's own name) to `socket`, until it gives the lease back.
+    It counts as busy from now on.
+    """
 
     id: int
     model: str
@@ -485,7 +505,9 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
 
 
 class Recall(_Message, frozen=True, kw_only=True, tag="recall"):
-    """Give the lease back if it is idle. `drain`: keep new requests back and return it when the running ones have ended."""
+    """Give the lease back if it is idle. `drain`: keep new requests back and return it when the running ones have
+    ended.
+    """
 
     model: str
     generation: str
@@ -529,7 +551,7 @@ ServerMessage = (
 )
 
 
-# --- the wire -------------------------------------------------------------------------------------------------------------------
+# --- the wire ---------------------------------------------------------------------------------------------------------
 
 
 class JunkError(Exception):

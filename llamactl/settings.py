@@ -1,8 +1,9 @@
 """What can be set, in which unit, and what does it default to?
 
-Two frozen values, one for the machine and one for a model: what `config` makes of TOML files and everything else reads. Sizes are
-integers in bytes, times are seconds; the texts that people write ("8 GiB", "5min") end in `config`. The settings of a model travel to its
-instance as JSON in its unit's environment, so that a restarted supervisor finds in systemd with what each instance was started.
+Two frozen values, one for the machine and one for a model: what `config` makes of TOML files and everything else
+reads. Sizes are integers in bytes, times are seconds; the texts that people write ("8 GiB", "5min") end in
+`config`. The settings of a model travel to its instance as JSON in its unit's environment, so that a restarted
+supervisor finds in systemd with what each instance was started.
 """
 
 from enum import StrEnum
@@ -137,7 +138,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
     def resolve(self, name: str) -> str | None:
-        """The model's own name for a name or an alias; None where there is no such model. Invalid models are found by name."""
+        """The model's own name for a name or an alias; None where there is no such model. Invalid models are found
+        by name.
+        """
         if name in self.models or name in self.invalid:
             return name
         return next((model.name for model in self.models.values() if name in model.aliases), None)

@@ -1,8 +1,10 @@
-"""What can happen to the scheduler, and what can it ask for? The two vocabularies of `Scheduler.handle(event, now) -> effects`.
+"""What can happen to the scheduler, and what can it ask for? The two vocabularies of `Scheduler.handle(event,
+now) -> effects`.
 
-Events are facts that the supervisor has learnt, effects are wishes that it carries out; each failure of an effect comes back as an event.
-An effect is never a callback. `generation` names one start of a model's instance: facts about another generation than the
-present one are late news and change nothing. `holder` is one front's connection, `waiter` one request of one connection.
+Events are facts that the supervisor has learnt, effects are wishes that it carries out; each failure of an effect
+comes back as an event. An effect is never a callback. `generation` names one start of a model's instance: facts
+about another generation than the present one are late news and change nothing. `holder` is one front's
+connection, `waiter` one request of one connection.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ Waiter = tuple[int, int]
 """Connection, id of the request there."""
 
 
-# --- events ---------------------------------------------------------------------------------------------------------------------
+# --- events -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -228,17 +230,21 @@ Event = (
 )
 
 
-# --- effects --------------------------------------------------------------------------------------------------------------------
+# --- effects ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class StartInstance:
-    """Start the model's unit. `extra_bufts` False: without llama.cpp's extra buffer types, because a warm-up died of them."""
+    """Start the model's unit. `extra_bufts` False: without llama.cpp's extra buffer types, because a warm-up died
+    of them.
+    """
 
     settings: ModelSettings
     generation: str
     margins_bytes: dict[str, int] = field(default_factory=dict)
-    """What fitting must leave free per device: the margin, and what others have been promised. Key "" is for all devices not named."""
+    """What fitting must leave free per device: the margin, and what others have been promised. Key "" is for all
+    devices not named.
+    """
     extra_bufts: bool = True
 
 
@@ -346,7 +352,9 @@ class SendNote:
 
 @dataclass(frozen=True)
 class Record:
-    """One line for the journal: `event` is a noun with a participle ("victim chosen"), facts are fields, bytes are integers."""
+    """One line for the journal: `event` is a noun with a participle ("victim chosen"), facts are fields, bytes are
+    integers.
+    """
 
     event: str
     model: str = ""

@@ -1,7 +1,8 @@
 """How does llamactl.service start, stay watched, reload and end?
 
-SIGHUP reads the configuration again, between RELOADING=1 and READY=1. SIGTERM ends the supervisor and nothing else: instances run on, and the next supervisor
-finds them. The watchdog is fed from the event loop, so a loop that hangs is a daemon that systemd restarts.
+SIGHUP reads the configuration again, between RELOADING=1 and READY=1. SIGTERM ends the supervisor and nothing
+else: instances run on, and the next supervisor finds them. The watchdog is fed from the event loop, so a loop
+that hangs is a daemon that systemd restarts.
 """
 
 import asyncio
@@ -47,12 +48,13 @@ async def run(paths: Paths) -> int:
     _feed_watchdog(loop, notifier)
     reloads = loop.create_task(_serve_reloads(reload, supervisor, notifier))
     status = 0
-    stop = loop.create_task(ended.wait())
-    await asyncio.wait({stop, supervisor.broken}, return_when=asyncio.FIRST_COMPLETED)
+    supervisor.broken.add_done_callback(lambda _: ended.set())
+    await ended.wait()
     if supervisor.broken.done():
-        _log.critical("supervisor broken", reason="an internal error; it starts anew", exc_info=supervisor.broken.exception())
+        _log.critical(
+            "supervisor broken", reason="an internal error; it starts anew", exc_info=supervisor.broken.exception()
+        )
         status = 1
-    stop.cancel()
     notifier.stopping()
     reloads.cancel()
     await supervisor.stop()

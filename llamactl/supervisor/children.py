@@ -1,8 +1,9 @@
 """Which child is on which connection of `report.sock`, and what has it said?
 
-A child is who its unit says it is: the peer's process is found in its cgroup, and the unit's name gives role and model; what the greeting claims must agree
-with it. The last report of each child stands for all before it. A second connection of the same unit replaces the first.
-Each report is acknowledged only after the scheduler has taken it, so that a child which exits after the acknowledgement has lost nothing.
+A child is who its unit says it is: the peer's process is found in its cgroup, and the unit's name gives role and
+model; what the greeting claims must agree with it. The last report of each child stands for all before it. A
+second connection of the same unit replaces the first. Each report is acknowledged only after the scheduler has
+taken it, so that a child which exits after the acknowledgement has lost nothing.
 """
 
 import asyncio
@@ -53,7 +54,8 @@ class Child:
 class Children:
     """The server of `report.sock`.
 
-    `is_expected(role, slug, generation)` tells whether such a unit was started (or found); `on_report` and `on_silent` are the supervisor's.
+    `is_expected(role, slug, generation)` tells whether such a unit was started (or found); `on_report` and
+    `on_silent` are the supervisor's.
     """
 
     def __init__(
@@ -91,7 +93,9 @@ class Children:
             child.connection.send(Order(id=next(self._order_ids), order=OrderKind.NOTE, note=note))
 
     async def order_stop(self, slug: str, generation: str) -> bool:
-        """Ask the instance to stop if it is idle; whether it is stopping now. Silence for 5 s, and no connection, count as busy."""
+        """Ask the instance to stop if it is idle; whether it is stopping now. Silence for 5 s, and no connection,
+        count as busy.
+        """
         child = self._find(Role.MODEL, slug, generation)
         if child is None:
             return False
@@ -117,7 +121,9 @@ class Children:
         self._peers[connection] = who
         if who is None:
             _log.warning("report refused", pid=peer.pid, unit=peer.unit or "none", reason="not a unit of llamactl")
-            connection.refuse(f"process {peer.pid} is in no unit of llamactl: only instances and measure children report here")
+            connection.refuse(
+                f"process {peer.pid} is in no unit of llamactl: only instances and measure children report here"
+            )
 
     def _handle_message(self, connection: LineConnection, message: Any) -> None:
         who = self._peers.get(connection)
@@ -173,9 +179,11 @@ def _end_orders(child: Child) -> None:
 
 
 def bind_unix_socket(path: Path, group: int | None) -> socket.socket:
-    """A listening-ready Unix socket at `path`, mode 0660 for `group` or 0600 without one, in place of what a predecessor left.
+    """A listening-ready Unix socket at `path`, mode 0660 for `group` or 0600 without one, in place of what a
+    predecessor left.
 
-    Bound under another name and renamed, so that no one can connect before the mode is right and the name never disappears. Raises OSError.
+    Bound under another name and renamed, so that no one can connect before the mode is right and the name never
+    disappears. Raises OSError.
     """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

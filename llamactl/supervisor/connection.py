@@ -1,7 +1,8 @@
 """How do lines become messages on both of the supervisor's sockets, and how does junk end?
 
-One Protocol class serves both. Whatever is wrong with what a peer sends ends that peer's connection, after one `error` line that says why, and nothing else.
-A peer that does not read may not grow the supervisor: beyond a bound its connection is dropped.
+One Protocol class serves both. Whatever is wrong with what a peer sends ends that peer's connection, after one
+`error` line that says why, and nothing else. A peer that does not read may not grow the supervisor: beyond a
+bound its connection is dropped.
 """
 
 import asyncio
@@ -17,7 +18,9 @@ MAX_UNSENT_BYTES = 8 * MAX_MESSAGE_BYTES
 
 
 class LineConnection(asyncio.Protocol):
-    """One peer. `on_message` gets each message, `on_closed` is called exactly once when the connection was made and has ended."""
+    """One peer. `on_message` gets each message, `on_closed` is called exactly once when the connection was made
+    and has ended.
+    """
 
     def __init__(
         self,

@@ -1,13 +1,13 @@
 """Who asks for what on `control.sock`, and which answer belongs to which question?
 
-Each connection is a client; a request is known to the scheduler as the pair of client and request id, and its answers find the way back by that pair.
-Requests that only look are answered here from the scheduler's present state; all others become events. A request is open until its one final answer:
-answers to requests that are not open (the client has left, did not want to wait, or had its answer) go nowhere.
+Each connection is a client; a request is known to the scheduler as the pair of client and request id, and its
+answers find the way back by that pair. Requests that only look are answered here from the scheduler's present
+state; all others become events. A request is open until its one final answer: answers to requests that are not
+open (the client has left, did not want to wait, or had its answer) go nowhere.
 """
 
 import asyncio
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
@@ -170,7 +170,9 @@ class Control:
 
     def _greet(self, connection: LineConnection, hello: ClientHello) -> None:
         if hello.version != VERSION:
-            connection.refuse(f"protocol version {hello.version}, this supervisor speaks {VERSION}: restart the older of the two")
+            connection.refuse(
+                f"protocol version {hello.version}, this supervisor speaks {VERSION}: restart the older of the two"
+            )
             return
         client = Client(next(self._ids), hello.role, connection)
         self._clients[connection] = client
@@ -192,11 +194,15 @@ class Control:
                 self._desk.dispatch(events.LeaseIdle(holder, message.model, message.generation, message.last_used_s))
             case RecallAnswer():
                 self._desk.dispatch(
-                    events.RecallAnswered(holder, message.model, message.generation, message.returned, message.last_used_s)
+                    events.RecallAnswered(
+                        holder, message.model, message.generation, message.returned, message.last_used_s
+                    )
                 )
             case CancelRequest():
                 if client.open.pop(message.id, None) is not None:
-                    client.connection.send(Failure(id=message.id, code=ErrorCode.CANCELLED, message="cancelled by the client"))
+                    client.connection.send(
+                        Failure(id=message.id, code=ErrorCode.CANCELLED, message="cancelled by the client")
+                    )
                     self._desk.dispatch(events.WaiterGone((holder, message.id)))
             case LeaseRequest():
                 if client.role is not ClientRole.FRONT:
@@ -205,7 +211,9 @@ class Control:
                     client,
                     message.id,
                     OpenKind.LEASE,
-                    events.LeaseRequested((holder, message.id), message.model, message.autoload, message.stale_generation),
+                    events.LeaseRequested(
+                        (holder, message.id), message.model, message.autoload, message.stale_generation
+                    ),
                 )
             case LoadRequest():
                 self._open(client, message.id, OpenKind.LOAD, events.LoadRequested((holder, message.id), message.model))
@@ -215,7 +223,9 @@ class Control:
                 self._open(client, message.id, OpenKind.UNLOAD, event)
                 self._detach(message.wait, (holder, message.id), message.model)
             case MeasureRequest():
-                self._open(client, message.id, OpenKind.MEASURE, events.MeasureRequested((holder, message.id), message.model))
+                self._open(
+                    client, message.id, OpenKind.MEASURE, events.MeasureRequested((holder, message.id), message.model)
+                )
             case ListRequest():
                 listing = self._desk.list_models(message.model)
                 client.connection.send(msgspec.structs.replace(listing, id=message.id))

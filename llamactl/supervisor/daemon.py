@@ -1,8 +1,10 @@
-"""What does the supervisor do with each thing that happens? It tells the scheduler, and carries out what the scheduler wants.
+"""What does the supervisor do with each thing that happens? It tells the scheduler, and carries out what the
+scheduler wants.
 
-All state that decisions need is the scheduler's; this file owns only connections, units and timers. `dispatch` is the one way in: events that an effect
-causes at once are queued behind it, so that the scheduler is never entered twice. Order at the start matters: subscribe and list units first, then bind the
-sockets, so that every child that connects belongs to a unit that is known; and READY only when all of it stands.
+All state that decisions need is the scheduler's; this file owns only connections, units and timers. `dispatch` is
+the one way in: events that an effect causes at once are queued behind it, so that the scheduler is never entered
+twice. Order at the start matters: subscribe and list units first, then bind the sockets, so that every child that
+connects belongs to a unit that is known; and READY only when all of it stands.
 """
 
 import asyncio
@@ -70,7 +72,9 @@ class Supervisor:
         self._since_s = time.monotonic()
         self._status = ""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails when the scheduler has: its state can be trusted no more, and a new supervisor finds all it needs in systemd."""
+        """Fails when the scheduler has: its state can be trusted no more, and a new supervisor finds all it needs
+        in systemd.
+        """
 
     # --- life ---
 
@@ -110,7 +114,9 @@ class Supervisor:
                 id=0,
                 added=tuple(name for name in after.models if name not in before.models),
                 removed=tuple(name for name in before.models if name not in after.models),
-                changed=tuple(name for name in after.models if before.models.get(name, after.models[name]) != after.models[name]),
+                changed=tuple(
+                    name for name in after.models if before.models.get(name, after.models[name]) != after.models[name]
+                ),
                 problems=tuple(str(problem) for problem in after.problems),
             )
             _log.info(
@@ -127,7 +133,13 @@ class Supervisor:
         self._config = config
         self._units.settings = config.settings
         for problem in config.problems:
-            _log.warning("configuration problem", file=problem.file, where=problem.where, model=problem.model, reason=problem.message)
+            _log.warning(
+                "configuration problem",
+                file=problem.file,
+                where=problem.where,
+                model=problem.model,
+                reason=problem.message,
+            )
 
     # --- events and effects ---
 
@@ -203,7 +215,9 @@ class Supervisor:
             case events.StopMeasure():
                 self._units.stop(Role.MEASURE, format_slug(effect.model))
             case events.RecallLease():
-                self._control.tell(effect.holder, Recall(model=effect.model, generation=effect.generation, drain=effect.drain))
+                self._control.tell(
+                    effect.holder, Recall(model=effect.model, generation=effect.generation, drain=effect.drain)
+                )
             case events.CancelRecall():
                 self._control.tell(effect.holder, RecallCancelled(model=effect.model, generation=effect.generation))
             case events.RevokeLease():
@@ -223,7 +237,9 @@ class Supervisor:
         )
         if not self._control.answer(effect.waiter, grant):
             # The client left between the decision and now: what it was granted is idle again.
-            self.dispatch(events.RecallAnswered(effect.waiter[0], effect.model, effect.generation, True, time.monotonic()))
+            self.dispatch(
+                events.RecallAnswered(effect.waiter[0], effect.model, effect.generation, True, time.monotonic())
+            )
 
     def _spawn_order_stop(self, effect: events.OrderStop) -> None:
         async def order() -> None:
@@ -302,18 +318,25 @@ class Supervisor:
             status = self._scheduler.model_status(name)
             if status is None:
                 raise LlamactlError(
-                    ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint="`llamactl list` shows all models", model=name
+                    ErrorCode.UNKNOWN_MODEL,
+                    f"cannot find model {name!r}",
+                    hint="`llamactl list` shows all models",
+                    model=name,
                 )
             statuses: tuple[ModelStatus, ...] = (status,)
         else:
             statuses = self._scheduler.list_models(time.monotonic())
-        return ModelList(id=0, now_s=time.monotonic(), models=tuple(self._complete_status(status) for status in statuses))
+        return ModelList(
+            id=0, now_s=time.monotonic(), models=tuple(self._complete_status(status) for status in statuses)
+        )
 
     def _complete_status(self, status: ModelStatus) -> ModelStatus:
         """A model's status with what only the units know."""
         slug = format_slug(status.name)
         run = self._units.find(Role.MODEL, slug)
-        return msgspec.structs.replace(status, slug=slug, unit=format_unit(Role.MODEL, slug), pid=run.pid if run is not None else 0)
+        return msgspec.structs.replace(
+            status, slug=slug, unit=format_unit(Role.MODEL, slug), pid=run.pid if run is not None else 0
+        )
 
     def machine_status(self) -> MachineStatus:
         models = self._scheduler.list_models(time.monotonic())
@@ -346,4 +369,3 @@ def format_measure_error(failure: LoadFailure) -> str:
         return "took too long and was killed"
     how = f"{failure.result} {failure.exit_code}" if failure.exit_code else failure.result
     return f"{failure.message} ({how})" if failure.message else how
-

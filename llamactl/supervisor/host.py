@@ -1,7 +1,7 @@
 """How much memory does the host have, and how much of it is free?
 
-The kernel's MemAvailable counts what can be reclaimed, so a page cache full of model files does not look like memory in use. A limit of the models' slice,
-where there is one, narrows both figures.
+The kernel's MemAvailable counts what can be reclaimed, so a page cache full of model files does not look like
+memory in use. A limit of the models' slice, where there is one, narrows both figures.
 """
 
 from pathlib import Path
@@ -13,7 +13,9 @@ SLICE_CGROUP = Path("/sys/fs/cgroup/llamactl.slice") / MODEL_SLICE
 
 
 def parse_meminfo(text: str) -> tuple[int, int]:
-    """Total and available bytes of /proc/meminfo's text (proc(5); its kB are KiB). Raises ValueError when a line is missing."""
+    """Total and available bytes of /proc/meminfo's text (proc(5); its kB are KiB). Raises ValueError when a line
+    is missing.
+    """
     fields = {line.partition(":")[0]: line.partition(":")[2].split() for line in text.splitlines()}
     try:
         return int(fields["MemTotal"][0]) << 10, int(fields["MemAvailable"][0]) << 10

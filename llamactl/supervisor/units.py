@@ -1,14 +1,13 @@
 """How do the scheduler's starts and stops become units, and how do units' ends become its events?
 
-One record per unit that should exist, made before the unit is started, so that a child which connects at once is known. A unit's name is free only when
-the last unit of that name is gone, so each start first frees it. What ends is told exactly once, with the reason that a person can use: what the child itself
-reported, else the last lines of its log.
+One record per unit that should exist, made before the unit is started, so that a child which connects at once is
+known. A unit's name is free only when the last unit of that name is gone, so each start first frees it. What ends
+is told exactly once, with the reason that a person can use: what the child itself reported, else the last lines
+of its log.
 """
 
 import asyncio
-import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from llamactl.protocol import LoadFailure
 from llamactl.sched.events import StartInstance, StartMeasure
 from llamactl.settings import GlobalSettings, ModelSettings, decode_spec
 from llamactl.share import python_paths
+from llamactl.systemd.host import acquire_gpu_groups
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.manager import Manager, ManagerError
 from llamactl.systemd.transient import choose_measure_properties, choose_model_properties
@@ -68,7 +68,9 @@ class Units:
         self.settings = GlobalSettings()
 
     async def open(self) -> list[Run]:
-        """Connect to systemd; the model units that run already. Measure units of a predecessor are stopped. Raises ManagerError."""
+        """Connect to systemd; the model units that run already. Measure units of a predecessor are stopped. Raises
+        ManagerError.
+        """
         await self.manager.open()
         found: list[Run] = []
         for snapshot in await self.manager.list_units():
@@ -108,6 +110,8 @@ class Units:
                 stop_timeout_s=self.settings.stop_timeout_s,
                 margins_bytes=effect.margins_bytes,
                 extra_bufts=effect.extra_bufts,
+                gpu_groups=acquire_gpu_groups(),
+                log_level=self.settings.log_level,
             ),
         )
 
@@ -127,6 +131,8 @@ class Units:
                 timeout_s=self.settings.measure_timeout_s,
                 margins_bytes=effect.margins_bytes,
                 extra_bufts=effect.extra_bufts,
+                gpu_groups=acquire_gpu_groups(),
+                log_level=self.settings.log_level,
             ),
         )
 
@@ -145,24 +151,18 @@ class Units:
         try:
             await self.manager.free_name(run.unit)
             properties = choose_properties()
-            if run.role is Role.MODEL:
-                self._make_instance_dir(run.slug)
             if run.stopping:  # a stop that came before there was a unit
                 self._end(run, None)
                 return
             await self.manager.start_transient(run.unit, properties)
-            if run.stopping:
-                await self.manager.stop_unit(run.unit)
+            await self._stop_if_wanted(run)
         except (ManagerError, LlamactlError, OSError) as error:
             self._end(run, LoadFailure(result="start", exit_code=0, message=f"cannot start {run.unit}: {error}"))
 
-    def _make_instance_dir(self, slug: str) -> None:
-        """The directory of the instance's socket: for the instance and the front, which share a group."""
-        directory = self._paths.instance_dir(slug)
-        directory.mkdir(mode=0o770, parents=True, exist_ok=True)
-        with contextlib.suppress(LookupError):
-            shutil.chown(directory, group="llamactl-model")
-        directory.chmod(0o770)
+    async def _stop_if_wanted(self, run: Run) -> None:
+        """A stop that came while the start was on its way to systemd found no unit."""
+        if run.stopping:
+            await self.manager.stop_unit(run.unit)
 
     async def _stop(self, run: Run) -> None:
         try:
@@ -191,7 +191,9 @@ class Units:
         # Failed units are kept until they are reset, so one that was collected unseen had ended well.
         if event.result in ("success", RESULT_UNKNOWN):
             silent = run.role is Role.MEASURE and not run.reported and not run.stopping
-            self._end(run, LoadFailure(result="protocol", exit_code=0, message="ended without a report") if silent else None)
+            self._end(
+                run, LoadFailure(result="protocol", exit_code=0, message="ended without a report") if silent else None
+            )
             return
         message = run.error or await acquire_log_tail(run.unit) or event.status_text
         self._end(run, LoadFailure(result=event.result, exit_code=event.exit_code, message=message))
@@ -219,7 +221,9 @@ def _adopt(snapshot: UnitSnapshot) -> Run | None:
         settings = decode_spec(snapshot.environment["LLAMACTL_SPEC"])
         generation = snapshot.environment["LLAMACTL_GENERATION"]
     except (KeyError, msgspec.DecodeError, msgspec.ValidationError) as error:
-        _log.warning("unit ignored", unit=snapshot.unit, reason=f"its environment does not say which model it is: {error}")
+        _log.warning(
+            "unit ignored", unit=snapshot.unit, reason=f"its environment does not say which model it is: {error}"
+        )
         return None
     return Run(snapshot.role, snapshot.slug, generation, settings, pid=snapshot.main_pid)
 
@@ -229,7 +233,10 @@ async def acquire_log_tail(unit: str) -> str:
     command = ("journalctl", "--no-pager", "--quiet", "--output=cat", f"--lines={LOG_LINES}", f"_SYSTEMD_UNIT={unit}")
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
         )
     except OSError:
         return ""
