@@ -555,7 +555,14 @@ ServerMessage = (
 
 
 class JunkError(Exception):
-    """A line that is no message of its direction. The text says what is wrong and is safe to show."""
+    """A line that is no message of its direction. The text says what is wrong and is safe to show.
+
+    `before` holds the messages that the same bytes completed before it.
+    """
+
+    def __init__(self, reason: str, before: list[Any]) -> None:
+        super().__init__(reason)
+        self.before = before
 
 
 _encoder = msgspec.json.Encoder()
@@ -585,11 +592,11 @@ class LineReader:
             del self._buffer[: end + 1]
             start = 0
             if len(line) > self._max_bytes:
-                raise JunkError(f"message of {len(line)} bytes, at most {self._max_bytes} are taken")
+                raise JunkError(f"message of {len(line)} bytes, at most {self._max_bytes} are taken", messages)
             try:
                 messages.append(self._decoder.decode(line))
             except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-                raise JunkError(f"not a message: {error}") from None
+                raise JunkError(f"not a message: {error}", messages) from None
         if len(self._buffer) > self._max_bytes:
-            raise JunkError(f"message of more than {self._max_bytes} bytes")
+            raise JunkError(f"message of more than {self._max_bytes} bytes", messages)
         return messages

@@ -71,14 +71,15 @@ class LineConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            messages = self._reader.feed(data)
+            messages, junk = self._reader.feed(data), ""
         except JunkError as error:
-            self.refuse(str(error))
-            return
+            messages, junk = error.before, str(error)
         for message in messages:
             if self.closing:
                 return
             self._on_message(self, message)
+        if junk:
+            self.refuse(junk)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
