@@ -1,7 +1,9 @@
-"""Where do tests get models from? They write them: real GGUF files with random weights, some hundred kilobytes, the same bytes for the same arguments.
+"""Where do tests get models from? They write them: real GGUF files with random weights, some hundred kilobytes, the
+same bytes for the same arguments.
 
-The vocabulary is llama's SPM with all 256 bytes and a few words, so any text can be tokenized, and generated text is often no whole UTF-8: what
-a detokenizer must survive. For tests of memory, `padding_bytes` makes the file and the loaded model larger without making it slower.
+The vocabulary is llama's SPM with all 256 bytes and a few words, so any text can be tokenized, and generated text is
+often no whole UTF-8: what a detokenizer must survive. For tests of memory, `padding_bytes` makes the file and the
+loaded model larger without making it slower.
 """
 
 from collections.abc import Sequence

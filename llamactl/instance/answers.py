@@ -1,7 +1,9 @@
-"""How do a job's events reach a client that may leave at any moment? As ASGI responses that watch the connection while they wait.
+"""How do a job's events reach a client that may leave at any moment? As ASGI responses that watch the connection
+while they wait.
 
-The job is cancelled as soon as the client is gone, and in any case when the response ends before the job does. A failure before the first
-text is an ordinary HTTP error; in a stream that has begun it is an `error` event without [DONE].
+The job is cancelled as soon as the client is gone, and in any case when the response ends before the job does. A
+failure before the first text is an ordinary HTTP error; in a stream that has begun it is an `error` event without
+[DONE].
 """
 
 import asyncio
@@ -131,9 +133,7 @@ class WholeEmbedding(JobResponse):
 async def send_json(send: Send, status: int, value: Any, headers: list[tuple[bytes, bytes]] | None = None) -> None:
     body = encode_json(value)
     length = (b"content-length", str(len(body)).encode())
-    await send(
-        {"type": "http.response.start", "status": status, "headers": [*_JSON_HEADERS, length, *(headers or [])]}
-    )
+    await send({"type": "http.response.start", "status": status, "headers": [*_JSON_HEADERS, length, *(headers or [])]})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -1,8 +1,8 @@
 """Which routes does an instance have on its socket, and who answers while the model still loads?
 
-The app listens before the model is there: until `service` is set, everything answers 503 "Loading model", in llama-server's words. Requests that use
-the engine are counted from their first byte to their last (`Activity`): that count decides whether an order to stop finds the instance busy,
-and from an accepted order on, new ones are refused.
+The app listens before the model is there: until `service` is set, everything answers 503 "Loading model", in
+llama-server's words. Requests that use the engine are counted from their first byte to their last (`Activity`): that
+count decides whether an order to stop finds the instance busy, and from an accepted order on, new ones are refused.
 """
 
 import base64
@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.activity import Activity
 from llamactl.instance.answers import StreamedText, WholeEmbedding, WholeText, send_error
 from llamactl.instance.bodies import (
     ChatBody,
@@ -34,14 +35,6 @@ from llamactl.instance.shapes import ChatShape, CompletionShape, Shape, encode_j
 from llamactl.settings import ModelSettings
 
 _ENGINE_PATHS = frozenset({"/v1/chat/completions", "/chat/completions", "/v1/completions", "/v1/embeddings"})
-
-
-class Activity:
-    """Requests in flight or waiting, and whether new ones are taken."""
-
-    def __init__(self) -> None:
-        self.n_busy = 0
-        self.is_refusing = False
 
 
 class Api:
@@ -78,6 +71,7 @@ class Api:
                 LlamactlError: _handle_error,
                 HTTPException: _handle_http_exception,
                 ClientDisconnect: _handle_disconnect,
+                Exception: _handle_bug,
             },
         )
         return self._count_requests(app)
@@ -105,7 +99,7 @@ class Api:
             raise LlamactlError(ErrorCode.SHUTTING_DOWN, "Loading model")
         return self.service
 
-    # --- generation -------------------------------------------------------------------------------------------------------------
+    # --- generation -------------------------------------------------------------------------------
 
     async def _answer_chat(self, request: Request) -> Any:
         service = self._require_service()
@@ -135,7 +129,7 @@ class Api:
 
         return WholeEmbedding(job, service.engine.cancel, format_body)
 
-    # --- texts and tokens -------------------------------------------------------------------------------------------------------
+    # --- texts and tokens -------------------------------------------------------------------------
 
     async def _tokenize(self, request: Request) -> Response:
         service = self._require_service()
@@ -158,7 +152,7 @@ class Api:
         prompt = service.render(body.messages, body.tools, body.add_generation_prompt, body.chat_template_kwargs)
         return _answer_json({"prompt": prompt})
 
-    # --- the instance itself ----------------------------------------------------------------------------------------------------
+    # --- the instance itself ----------------------------------------------------------------------
 
     async def _show_health(self, _request: Request) -> Response:
         self._require_service()
@@ -244,6 +238,11 @@ def _handle_http_exception(request: Request, error: Exception) -> Any:
         message = f"{request.method} is not a method of {request.url.path}"
         return _ErrorResponse(LlamactlError(ErrorCode.METHOD_NOT_ALLOWED, message))
     return _ErrorResponse(LlamactlError(ErrorCode.NOT_FOUND, f"no route {request.url.path}"))
+
+
+def _handle_bug(_request: Request, error: Exception) -> Any:
+    """The exception itself is raised again by Starlette and ends in the log."""
+    return _ErrorResponse(LlamactlError(ErrorCode.INTERNAL, f"unexpected {type(error).__name__}"))
 
 
 def _handle_disconnect(_request: Request, _error: Exception) -> Response:

@@ -1,6 +1,8 @@
-"""How do tokens of several sequences get into one llama_decode? Through arrays that are filled in place and never allocated anew.
+"""How do tokens of several sequences get into one llama_decode? Through arrays that are filled in place and never
+allocated anew.
 
-Slices of ctypes arrays are assigned in C: a prompt of 512 tokens costs some microseconds, where element by element it would cost a millisecond.
+Slices of ctypes arrays are assigned in C: a prompt of 512 tokens costs some microseconds, where element by element it
+would cost a millisecond.
 """
 
 import ctypes
@@ -43,8 +45,12 @@ class Batch:
     def clear(self) -> None:
         self.struct.n_tokens = 0
 
-    def add(self, seq_id: int, tokens: Sequence[int], position: int, *, output_last: bool, output_all: bool = False) -> int:
-        """Appends tokens of one sequence from `position` on. Returns the index of the last one, by which its logits are asked for."""
+    def add(
+        self, seq_id: int, tokens: Sequence[int], position: int, *, output_last: bool, output_all: bool = False
+    ) -> int:
+        """Appends tokens of one sequence from `position` on. Returns the index of the last one, by which its logits
+        are asked for.
+        """
         start = self.n_tokens
         end = start + len(tokens)
         if end > self.capacity:

@@ -1,8 +1,10 @@
-"""How does this package reach llama.cpp? Through `llama_cpp.llama_cpp`, its plain ctypes functions, and a few symbols that these lack.
+"""How does this package reach llama.cpp? Through `llama_cpp.llama_cpp`, its plain ctypes functions, and a few symbols
+that these lack.
 
-Importing the package itself runs its high-level API (numpy, templates, 0.2 s): the submodule is loaded below a package object without
-that code. The symbols in `Extra` are C++ ones under mangled names and belong to no stable API: each may be None and is checked by whoever uses it.
-`llama_cpp` is untyped to us, so `llama` is Any; what leaves this package's modules is typed again.
+Importing the package itself runs its high-level API (numpy, templates, 0.2 s): the submodule is loaded below a
+package object without that code. The symbols in `Extra` are C++ ones under mangled names and belong to no stable API:
+each may be None and is checked by whoever uses it. `llama_cpp` is untyped to us, so `llama` is Any; what leaves this
+package's modules is typed again.
 """
 
 import ctypes
@@ -45,7 +47,9 @@ def read_version() -> str:
 
 
 class BreakdownNode(ctypes.Structure):
-    """A node of std::map<ggml_backend_buffer_type_t, {model, context, compute}> as libstdc++ lays it out (stl_tree.h: _Rb_tree_node)."""
+    """A node of std::map<ggml_backend_buffer_type_t, {model, context, compute}> as libstdc++ lays it out (stl_tree.h:
+    _Rb_tree_node).
+    """
 
 
 BreakdownNodePointer = ctypes.POINTER(BreakdownNode)
@@ -155,11 +159,16 @@ def _find_symbol(library: Any, name: str) -> Any | None:
 
 
 def register_rpc_servers(servers: tuple[str, ...]) -> None:
-    """Adds the devices behind llama.cpp RPC servers ("host:port"). Before llama_backend_init. Raises OSError where this build has no RPC."""
+    """Adds the devices behind llama.cpp RPC servers ("host:port"). Before llama_backend_init. Raises OSError where
+    this build has no RPC.
+    """
     if not servers:
         return
     rpc = ctypes.CDLL(str(Path(llama._base_path) / "libggml-rpc.so"))
-    rpc.ggml_backend_rpc_add_server.argtypes, rpc.ggml_backend_rpc_add_server.restype = [ctypes.c_char_p], ctypes.c_void_p
+    rpc.ggml_backend_rpc_add_server.argtypes, rpc.ggml_backend_rpc_add_server.restype = (
+        [ctypes.c_char_p],
+        ctypes.c_void_p,
+    )
     for server in servers:
         registry = rpc.ggml_backend_rpc_add_server(server.encode())
         if not registry:

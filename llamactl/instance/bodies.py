@@ -1,7 +1,8 @@
-"""What may clients send? The bodies of requests as types: unknown fields are ignored as OpenAI does, a wrong type is a 400 that names the field.
+"""What may clients send? The bodies of requests as types: unknown fields are ignored as OpenAI does, a wrong type is
+a 400 that names the field.
 
-The path of the offending field comes from msgspec's own message ("... - at `$.messages[0].role`"). What is sent but not supported is refused rather
-than ignored where ignoring it would change the answer's meaning (`n`, `echo`).
+The path of the offending field comes from msgspec's own message ("... - at `$.messages[0].role`"). What is sent but
+not supported is refused rather than ignored where ignoring it would change the answer's meaning (`n`, `echo`).
 """
 
 from typing import Any, TypeVar

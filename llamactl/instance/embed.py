@@ -1,4 +1,5 @@
-"""How do texts become vectors? As many inputs as fit are decoded together, each in a sequence of its own, and read by the model's pooling.
+"""How do texts become vectors? As many inputs as fit are decoded together, each in a sequence of its own, and read by
+the model's pooling.
 
 Nothing is kept between inputs: the memory is cleared before each batch. Vectors have length 1, as OpenAI's do.
 """

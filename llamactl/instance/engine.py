@@ -1,22 +1,25 @@
-"""Who may touch the llama.cpp context? One thread, which does nothing else: take what came in, one step, hand over what came out.
+"""Who may touch the llama.cpp context? One thread, which does nothing else: take what came in, one step, hand over
+what came out.
 
-The event loop never waits for it and gets one call per step, not one per token. `since_progress_s` is what the watchdog asks: an idle engine makes
-progress by definition, a working one whenever a step ends. An exception in a step ends the jobs of that moment, not the engine; one
-that llama.cpp cannot recover from (EngineBroken) ends the engine, and `on_broken` the process.
+The event loop never waits for it and gets one call per step, not one per token. `since_progress_s` is what the
+watchdog asks: an idle engine makes progress by definition, a working one whenever a step ends. An exception in a step
+ends the jobs of that moment, not the engine; one that llama.cpp cannot recover from (EngineBroken) ends the engine,
+and `on_broken` the process.
 """
 
 import asyncio
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.jobs import Deliveries, FailureEvent, Job
+from llamactl.systemd.journal import get_logger
 
-logger = logging.getLogger(__name__)
+log = get_logger()
 
 
 class EngineBroken(Exception):
@@ -119,7 +122,7 @@ class Engine:
         except EngineBroken:
             raise
         except Exception as error:
-            logger.exception("step failed")
+            log.exception("engine step failed")
             self._fail_all(f"the engine failed: {error}")
             return
         if deliveries:
@@ -134,11 +137,9 @@ class Engine:
             self._call(_deliver, [(job, FailureEvent(error)) for job in jobs])
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
-        try:
+        # RuntimeError: the loop is closed, the process ends and nobody waits for results any more.
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:
-            # The loop is closed: the process ends and nobody waits for results any more.
-            logger.debug("event loop is closed")
 
 
 def _deliver(deliveries: Deliveries) -> None:

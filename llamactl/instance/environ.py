@@ -1,7 +1,7 @@
 """What was this child told to do? Its whole configuration, read once from the environment that its unit sets.
 
-A child has no command line beyond its role and reads no configuration file: the unit's environment is what survives a restart of the
-supervisor, so it is the one place where the settings of a running instance can be looked up.
+A child has no command line beyond its role and reads no configuration file: the unit's environment is what survives a
+restart of the supervisor, so it is the one place where the settings of a running instance can be looked up.
 """
 
 from collections.abc import Mapping

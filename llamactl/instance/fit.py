@@ -1,10 +1,11 @@
 """Which context size, and how many layers on devices? Bounds for measuring, one answer for loading.
 
-Fitting is llama.cpp's own (common_fit_params) wherever devices exist: it shrinks the context first, then takes layers off the devices, and changes
-only what the settings leave open. It judges devices by what is free now, less the margin. With no device it would weigh the model against
-the machine's main memory, not against the limit of a cgroup: there, and where the symbol is missing, the search below decides, by the context
-alone. Memory is close to linear in the context, so two measurements and an interpolation do.
-The whole context is shared by all sequences (`kv_unified`): the smallest is `fit_ctx` for each of them, the largest what the model was trained for.
+Fitting is llama.cpp's own (common_fit_params) wherever devices exist: it shrinks the context first, then takes layers
+off the devices, and changes only what the settings leave open. It judges devices by what is free now, less the
+margin. With no device it would weigh the model against the machine's main memory, not against the limit of a cgroup:
+there, and where the symbol is missing, the search below decides, by the context alone. Memory is close to linear in
+the context, so two measurements and an interpolation do. The whole context is shared by all sequences (`kv_unified`):
+the smallest is `fit_ctx` for each of them, the largest what the model was trained for.
 """
 
 import ctypes
@@ -86,7 +87,9 @@ class Measurer:
         return Plan(params, n_ctx, self.traits)
 
     def _fit_with_llama(self, params: ModelParams, smallest: int) -> int:
-        """common_fit_params (common/fit.cpp). Writes layers, split and overrides into `params`, returns the context size."""
+        """common_fit_params (common/fit.cpp). Writes layers, split and overrides into `params`, returns the context
+        size.
+        """
         settings = self._environment.settings
         n_max = llama.llama_max_devices()
         split = (ctypes.c_float * n_max)()

@@ -1,9 +1,11 @@
-"""How do many requests share one context? Continuous batching: each step decodes one token of every running sequence and a chunk of waiting prompts.
+"""How do many requests share one context? Continuous batching: each step decodes one token of every running sequence
+and a chunk of waiting prompts.
 
-A sequence is its tokens and how many of them the context holds (`n_past`). What is missing is pending: one token while it generates, many
-at the start and after it was put back. That makes putting back cheap to write and safe: the tokens, the sampler and the text so far
-stay, only the cells go. When the shared cache is full, idle slots lose their tokens first, then the newest sequence is put back; it comes in again after another has
-ended, not before, or it would push itself out in turns.
+A sequence is its tokens and how many of them the context holds (`n_past`). What is missing is pending: one token
+while it generates, many at the start and after it was put back. That makes putting back cheap to write and safe: the
+tokens, the sampler and the text so far stay, only the cells go. When the shared cache is full, idle slots lose their
+tokens first, then the newest sequence is put back; it comes in again after another has ended, not before, or it would
+push itself out in turns.
 """
 
 import time
@@ -82,7 +84,7 @@ class Generator:
         self._batch = Batch(max(self.n_batch, self.n_parallel))
         self._memory = llama.llama_get_memory(self.context)
 
-    # --- Worker -----------------------------------------------------------------------------------------------------------------
+    # --- Worker -----------------------------------------------------------------------------------
 
     def accept(self, job: Job) -> None:
         request = job.request
@@ -114,12 +116,10 @@ class Generator:
             sequence.chain.close()
         self._running.clear()
         self._waiting.clear()
-        llama.llama_memory_clear(self._memory, True)
-        for slot in self.slots:
-            slot.busy, slot.tokens = False, []
+        self._forget_cells()
         return [sequence.job for sequence in sequences]
 
-    # --- the parts of a step ----------------------------------------------------------------------------------------------------
+    # --- the parts of a step ----------------------------------------------------------------------
 
     def _drop_cancelled(self) -> None:
         for sequence in [s for s in self._running if s.job.cancelled]:
@@ -158,7 +158,9 @@ class Generator:
         self._running.append(sequence)
 
     def _can_keep(self, slot: Slot, n_common: int) -> bool:
-        """Whether the memory of the first `n_common` tokens is whole: models with a sliding window have forgotten the far past."""
+        """Whether the memory of the first `n_common` tokens is whole: models with a sliding window have forgotten the
+        far past.
+        """
         if n_common == 0 or n_common == len(slot.tokens) or self.traits.prefix_is_cuttable:
             return True
         if self.traits.recurrent:
@@ -236,8 +238,20 @@ class Generator:
             self._n_failed += 1
             if self._n_failed > 1:
                 raise EngineBroken(message)
-        error = LlamactlError(ErrorCode.INTERNAL, message)
-        return [(job, FailureEvent(error)) for job in self.abandon()]
+        return self._fail_running(LlamactlError(ErrorCode.INTERNAL, message))
+
+    def _fail_running(self, error: LlamactlError) -> Deliveries:
+        """What the context holds after a failed decode is unknown: all of it goes, the waiting requests stay."""
+        failed = list(self._running)
+        for sequence in failed:
+            self._end(sequence)
+        self._forget_cells()
+        return [(sequence.job, FailureEvent(error)) for sequence in failed]
+
+    def _forget_cells(self) -> None:
+        llama.llama_memory_clear(self._memory, True)
+        for slot in self.slots:
+            slot.busy, slot.tokens = False, []
 
     def _put_back_all_but_oldest(self) -> None:
         for sequence in reversed(self._running[1:]):

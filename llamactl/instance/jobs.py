@@ -1,7 +1,7 @@
 """What passes between the event loop and the engine's thread?
 
-Requests go in, events come out. A job's `push` is called on the event loop only; `cancelled` is the one thing that the event loop may set on a job that the
-engine has, and the engine looks at it before each step.
+Requests go in, events come out. A job's `push` is called on the event loop only; `cancelled` is the one thing that
+the event loop may set on a job that the engine has, and the engine looks at it before each step.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Where does llama.cpp's own log go? To standard error, which is the journal, without being read by anyone.
 
-Below warnings it is silent unless LLAMACTL_LLAMA_LOG=debug. Figures are never taken from it (under `no_alloc` it prints zeros). Only the
-last error lines are kept, because llama.cpp reports failures through return values that say nothing: they tell a user why a load failed.
+Below warnings it is silent unless LLAMACTL_LLAMA_LOG=debug. Figures are never taken from it (under `no_alloc` it
+prints zeros). Only the last error lines are kept, because llama.cpp reports failures through return values that say
+nothing: they tell a user why a load failed.
 """
 
 import ctypes

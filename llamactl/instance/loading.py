@@ -1,12 +1,14 @@
-"""How does a model get from its file to a context that has decoded once? All on one thread, with progress for the supervisor.
+"""How does a model get from its file to a context that has decoded once? All on one thread, with progress for the
+supervisor.
 
-The last step is a warm-up decode, because on some machines the first decode is what kills the process (llama.cpp's AMX code in virtual machines).
-A process cannot report its own death by signal, so the supervisor must know beforehand that the warm-up has begun: `on_stage("warmup")`
-returns when it does, or when it is known not to listen.
+The last step is a warm-up decode, because on some machines the first decode is what kills the process (llama.cpp's
+AMX code in virtual machines). A process cannot report its own death by signal, so the supervisor must know beforehand
+that the warm-up has begun: `on_stage("warmup")` returns when it does, or when it is known not to listen.
 """
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,7 @@ from llamactl.instance.params import ModelTraits, build_context_params, build_mo
 from llamactl.protocol import Breakdown, Facts
 
 PROGRESS_INTERVAL_S = 0.2
+READ_AHEAD_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ def load(
     on_progress: Callable[[float], None],
     is_cancelled: Callable[[], bool],
 ) -> Loaded:
-    """Raises LlamactlError with the reason, or Cancelled. `on_progress` is called five times a second at most, 0 to 1 within stage `model`."""
+    """Raises LlamactlError with the reason, or Cancelled. `on_progress` is called five times a second at most, 0 to 1
+    within stage `model`.
+    """
     log = LlamaLog(environment.llama_debug)
     log.install()
     register_rpc_servers(environment.rpc_servers)
@@ -54,22 +59,7 @@ def load(
     plan, measured = _choose_plan(environment, log)
 
     on_stage("model")
-    last_s = 0.0
-
-    def handle_progress(fraction: float) -> bool:
-        nonlocal last_s
-        now_s = time.monotonic()
-        if now_s - last_s >= PROGRESS_INTERVAL_S:
-            last_s = now_s
-            on_progress(fraction)
-        return not is_cancelled()
-
-    try:
-        model = load_model(environment, plan.model, log, handle_progress)
-    except LlamactlError:
-        if is_cancelled():
-            raise Cancelled from None
-        raise
+    model = _load_weights(environment, plan, log, on_progress, is_cancelled)
     traits = plan.traits if measured else model.read_traits()
     n_ctx = plan.n_ctx or choose_smallest_ctx(environment.settings, traits.n_ctx_train)
 
@@ -92,8 +82,78 @@ def load(
     )
 
 
+def _load_weights(
+    environment: ChildEnvironment,
+    plan: Plan,
+    log: LlamaLog,
+    on_progress: Callable[[float], None],
+    is_cancelled: Callable[[], bool],
+) -> LoadedModel:
+    share_read = 0.0
+    last_s = 0.0
+
+    def report(fraction: float) -> bool:
+        nonlocal last_s
+        now_s = time.monotonic()
+        if now_s - last_s >= PROGRESS_INTERVAL_S:
+            last_s = now_s
+            on_progress(fraction)
+        return not is_cancelled()
+
+    settings = environment.settings
+    if settings.mmap and read_ahead(settings.files or (settings.path,), lambda fraction: report(fraction / 2)):
+        share_read = 0.5
+    if is_cancelled():
+        raise Cancelled
+    try:
+        return load_model(
+            environment, plan.model, log, lambda fraction: report(share_read + (1 - share_read) * fraction)
+        )
+    except LlamactlError:
+        if is_cancelled():
+            raise Cancelled from None
+        raise
+
+
+def read_ahead(files: Sequence[str], report: Callable[[float], bool]) -> bool:
+    """Brings files into the page cache, part by part, until `report` returns False. Whether anything had to be read.
+
+    llama.cpp maps files with MAP_POPULATE: one call that may take minutes on a slow disk and says nothing meanwhile.
+    """
+    total = sum(os.stat(name).st_size for name in files if os.path.exists(name))
+    buffer, probe = bytearray(READ_AHEAD_BYTES), bytearray(1)
+    done, was_read = 0, False
+    for name in files:
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # Loading it says what is wrong with it.
+        try:
+            size = os.fstat(descriptor).st_size
+            for offset in range(0, size, READ_AHEAD_BYTES):
+                if not _is_cached(descriptor, min(offset + READ_AHEAD_BYTES, size) - 1, probe):
+                    was_read = True
+                    os.preadv(descriptor, [buffer], offset)
+                    if not report((done + offset) / total):
+                        return was_read
+            done += size
+        finally:
+            os.close(descriptor)
+    return was_read
+
+
+def _is_cached(descriptor: int, offset: int, probe: bytearray) -> bool:
+    """Whether a byte of the file can be had without waiting for the disk (preadv2(2), RWF_NOWAIT)."""
+    try:
+        return os.preadv(descriptor, [probe], offset, os.RWF_NOWAIT) == 1
+    except OSError:
+        return False
+
+
 def _choose_plan(environment: ChildEnvironment, log: LlamaLog) -> tuple[Plan, bool]:
-    """The plan, and whether the file was read for it. Where nothing is left to choose, it need not be, and starting is faster."""
+    """The plan, and whether the file was read for it. Where nothing is left to choose, it need not be, and starting
+    is faster.
+    """
     settings = environment.settings
     nothing_to_fit = not fits_anything(settings) or (settings.ctx and not acquire_devices(settings.devices))
     if nothing_to_fit:
@@ -118,7 +178,9 @@ def _read_effective(environment: ChildEnvironment, context: Any, plan: Plan, log
 
 
 def _warm_up(model: LoadedModel, context: Any) -> None:
-    """One decode of one token, with all weights touched. Raises LlamactlError where llama.cpp refuses; it may also kill the process."""
+    """One decode of one token, with all weights touched. Raises LlamactlError where llama.cpp refuses; it may also
+    kill the process.
+    """
     vocabulary = model.vocabulary
     token = next((token for token in (vocabulary.bos, vocabulary.eos) if token >= 0), 0)
     batch = Batch(1)
@@ -131,4 +193,6 @@ def _warm_up(model: LoadedModel, context: Any) -> None:
     if memory:
         llama.llama_memory_clear(memory, True)
     if result != 0:
-        raise LlamactlError(ErrorCode.LOAD_FAILED, f"cannot decode with the loaded model: llama_decode returned {result}")
+        raise LlamactlError(
+            ErrorCode.LOAD_FAILED, f"cannot decode with the loaded model: llama_decode returned {result}"
+        )

@@ -1,10 +1,11 @@
-"""What would this model need? The short-lived `measure` role: two breakdowns, one report, an acknowledgement, the end.
+"""What would this model need? The short-lived `measure` role: two breakdowns, one report, an acknowledgement, the
+end.
 
-It runs as a process of its own because llama.cpp may abort on a bad file, and takes no memory worth naming. A failure is reported with its reason.
+It runs as a process of its own because llama.cpp may abort on a bad file, and takes no memory worth naming. A failure
+is reported with its reason.
 """
 
 import asyncio
-import logging
 import os
 from dataclasses import dataclass
 
@@ -12,8 +13,9 @@ from llamactl.errors import LlamactlError
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.report import ReportLink
 from llamactl.protocol import VERSION, AnswerResult, Breakdown, ChildHello, ChildState, Facts, Order
+from llamactl.systemd.journal import get_logger
 
-logger = logging.getLogger(__name__)
+log = get_logger()
 
 EXIT_DONE, EXIT_FAILED = 0, 1
 ACK_TIMEOUT_S = 60.0
@@ -28,7 +30,9 @@ class Measurement:
 
 
 def measure_model(environment: ChildEnvironment) -> Measurement:
-    """`min` at the smallest context that fitting may pick, `max` at what fits the memory that is free now. Raises LlamactlError."""
+    """`min` at the smallest context that fitting may pick, `max` at what fits the memory that is free now. Raises
+    LlamactlError.
+    """
     from llamactl.instance.bindings import llama, register_rpc_servers
     from llamactl.instance.fit import Measurer, choose_smallest_ctx
     from llamactl.instance.llamalog import LlamaLog
@@ -65,7 +69,7 @@ async def run_measure(environment: ChildEnvironment) -> int:
     try:
         measurement = await asyncio.to_thread(measure_model, environment)
     except (LlamactlError, OSError, RuntimeError) as error:
-        logger.error("cannot measure %r: %s", environment.model, error)
+        log.error("measurement failed", reason=str(error))
         await link.deliver(ChildState.FAILED, error=str(error), timeout_s=ACK_TIMEOUT_S)
         status = EXIT_FAILED
     else:

@@ -1,10 +1,11 @@
 """How much memory does a context of llama.cpp take, on which device?
 
-llama_get_memory_breakdown answers exactly, by buffer type, with or without allocation. Buffer types of GPUs become device rows; whatever the CPU
-can address (CPU buffers, pinned host memory, the mapped model file) is the one Host row; the rest (AMX, CPU_REPACK) are rows of their own.
-A mapped file counts as Host's `model` although the kernel can take its pages back: without them the model does not run, and a measurement,
-which cannot map, says the same. What is mapped is one range from the first to the last tensor on the CPU: where other
-buffers hold tensors too, that range covers theirs as well, and the caller puts the measured figure in its place (`replace_host_model`).
+llama_get_memory_breakdown answers exactly, by buffer type, with or without allocation. Buffer types of GPUs become
+device rows; whatever the CPU can address (CPU buffers, pinned host memory, the mapped model file) is the one Host
+row; the rest (AMX, CPU_REPACK) are rows of their own. A mapped file counts as Host's `model` although the kernel can
+take its pages back: without them the model does not run, and a measurement, which cannot map, says the same. What is
+mapped is one range from the first to the last tensor on the CPU: where other buffers hold tensors too, that range
+covers theirs as well, and the caller puts the measured figure in its place (`replace_host_model`).
 """
 
 import ctypes

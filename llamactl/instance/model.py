@@ -1,6 +1,8 @@
-"""What is one loaded model to the rest of this package? A pointer with an owner, its vocabulary, and what its file says about it.
+"""What is one loaded model to the rest of this package? A pointer with an owner, its vocabulary, and what its file
+says about it.
 
-Loading takes place under `no_alloc` or for real; both raise the same error, with llama.cpp's own error lines as the reason.
+Loading takes place under `no_alloc` or for real; both raise the same error, with llama.cpp's own error lines as the
+reason.
 """
 
 import ctypes
@@ -35,9 +37,7 @@ class Vocabulary:
         n_max = len(data) + 8
         while True:
             buffer = (llama.llama_token * n_max)()
-            count = llama.llama_tokenize(
-                self.pointer, data, len(data), buffer, n_max, add_special, parse_special
-            )
+            count = llama.llama_tokenize(self.pointer, data, len(data), buffer, n_max, add_special, parse_special)
             if count >= 0:
                 return list(buffer[:count])
             if -count <= n_max:
@@ -97,7 +97,9 @@ class LoadedModel:
             self.pointer = None
 
     def read_meta(self, key: str) -> str | None:
-        """A value of the file's metadata as text; None where the key is missing. Values may be long: chat templates are."""
+        """A value of the file's metadata as text; None where the key is missing. Values may be long: chat templates
+        are.
+        """
         size = 1024
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -142,7 +144,9 @@ def load_model(
     log: LlamaLog,
     on_progress: Callable[[float], bool] | None = None,
 ) -> LoadedModel:
-    """Raises LlamactlError with llama.cpp's reason. `on_progress` gets 0 to 1 from the loading thread; False ends the load."""
+    """Raises LlamactlError with llama.cpp's reason. `on_progress` gets 0 to 1 from the loading thread; False ends the
+    load.
+    """
     if on_progress is not None:
         callback = llama.llama_progress_callback(lambda fraction, _data: on_progress(fraction))
         params.struct.progress_callback = callback

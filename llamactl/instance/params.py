@@ -1,8 +1,9 @@
 """Which llama.cpp parameters do a model's settings mean? One answer for measuring and for serving.
 
-What a model takes must not depend on who asks, so both roles build their parameters here and differ only in `no_alloc`. That flag needs
-load mode NONE: with any other llama.cpp aborts the process. Contexts that generate are built for one output per sequence and step: without
-`n_outputs_max` llama.cpp reserves logits for a whole batch, hundreds of megabytes for a large vocabulary.
+What a model takes must not depend on who asks, so both roles build their parameters here and differ only in
+`no_alloc`. That flag needs load mode NONE: with any other llama.cpp aborts the process. Contexts that generate are
+built for one output per sequence and step: without `n_outputs_max` llama.cpp reserves logits for a whole batch,
+hundreds of megabytes for a large vocabulary.
 """
 
 import ctypes
@@ -130,7 +131,9 @@ def choose_pooling(settings: ModelSettings) -> int:
 
 
 def makes_embeddings(settings: ModelSettings, traits: ModelTraits) -> bool:
-    """Whether the model is for embeddings: pooling is configured, or named by the file. Such a model generates no text here."""
+    """Whether the model is for embeddings: pooling is configured, or named by the file. Such a model generates no
+    text here.
+    """
     return bool(settings.pooling) or traits.pooling is not None
 
 

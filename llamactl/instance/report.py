@@ -1,12 +1,12 @@
-"""How does a child keep in touch with a supervisor that may restart at any moment? It connects again, for ever, and repeats its last report.
+"""How does a child keep in touch with a supervisor that may restart at any moment? It connects again, for ever, and
+repeats its last report.
 
-The child never ends because the supervisor is away. A report is its whole state, so what was missed meanwhile does not matter; what the child must
-know to have arrived, it waits for with a bound (`deliver`). The note, what only the supervisor knows of this instance, is kept here and
-returned with every report.
+The child never ends because the supervisor is away. A report is its whole state, so what was missed meanwhile does
+not matter; what the child must know to have arrived, it waits for with a bound (`deliver`). The note, what only the
+supervisor knows of this instance, is kept here and returned with every report.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,9 @@ from llamactl.protocol import (
     Report,
     encode_message,
 )
+from llamactl.systemd.journal import get_logger
 
-logger = logging.getLogger(__name__)
+log = get_logger()
 
 FIRST_PAUSE_S = 0.1
 LAST_PAUSE_S = 5.0
@@ -84,7 +85,7 @@ class ReportLink:
             return False
         return True
 
-    # --- the connection ---------------------------------------------------------------------------------------------------------
+    # --- the connection ---------------------------------------------------------------------------
 
     async def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
@@ -93,7 +94,7 @@ class ReportLink:
                 if await self._talk():
                     pause_s = FIRST_PAUSE_S
             except (OSError, JunkError, EOFError) as error:
-                logger.debug("no supervisor: %s", error)
+                log.debug("supervisor not connected", reason=str(error))
             finally:
                 self._writer = None
             await asyncio.sleep(pause_s)
@@ -128,7 +129,7 @@ class ReportLink:
             result, text = self._apply_order(message)
             writer.write(encode_message(Answer(id=message.id, result=result, message=text)))
         else:
-            logger.warning("supervisor refused: %s", message.message)
+            log.warning("message refused by supervisor", reason=message.message)
 
     def _apply_order(self, order: Order) -> tuple[AnswerResult, str]:
         if order.order is OrderKind.NOTE:

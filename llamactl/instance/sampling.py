@@ -1,7 +1,7 @@
 """Which token comes next? One chain of llama.cpp's samplers per sequence, built from the request.
 
-Defaults and order are llama-server's, so that a model answers as it does there. The chain keeps state (penalties, random numbers): it belongs to
-one sequence from its first token to its last, also while that sequence waits for room.
+Defaults and order are llama-server's, so that a model answers as it does there. The chain keeps state (penalties,
+random numbers): it belongs to one sequence from its first token to its last, also while that sequence waits for room.
 """
 
 import ctypes

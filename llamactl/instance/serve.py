@@ -1,13 +1,14 @@
-"""How does an instance live? It listens, loads, says ready, serves, and ends when it is told to, all beside a supervisor that may come and go.
+"""How does an instance live? It listens, loads, says ready, serves, and ends when it is told to, all beside a
+supervisor that may come and go.
 
-The socket is bound before the model loads, so that importing the server overlaps with loading. Ending: an order to stop is refused
-while requests run (`if_idle`); after an accepted one, and on SIGTERM, no new request is taken, running streams end with an error event, and the process
-exits 0. The watchdog is fed while the engine is idle or its running step is not older than such a step may be.
+The socket is bound before the model loads, so that importing the server overlaps with loading. Ending: an order to
+stop is refused while requests run (`if_idle`); after an accepted one, and on SIGTERM, no new request is taken,
+running streams end with an error event, and the process exits 0. The watchdog is fed while the engine is idle or its
+running step is not older than such a step may be.
 """
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -16,17 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamactl.errors import LlamactlError
+from llamactl.instance.activity import Activity
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.report import ReportLink
 from llamactl.protocol import VERSION, AnswerResult, ChildHello, ChildState, Order, OrderKind
+from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
 
 if TYPE_CHECKING:
+    from llamactl.instance.api import Api
     from llamactl.instance.engine import Engine
     from llamactl.instance.loading import Loaded
     from llamactl.instance.service import Service
 
-logger = logging.getLogger(__name__)
+log = get_logger()
 
 EXIT_DONE, EXIT_FAILED, EXIT_BROKEN = 0, 1, 3
 ACK_TIMEOUT_S = 5.0
@@ -44,13 +48,12 @@ class Instance:
     """The `serve` role. `run` returns the exit status."""
 
     def __init__(self, environment: ChildEnvironment) -> None:
-        from llamactl.instance.api import Activity, Api
         from llamactl.instance.bindings import read_version
 
         self._environment = environment
         self._notifier = Notifier()
         self._activity = Activity()
-        self._api = Api(environment.settings, self._activity)
+        self._api: Api | None = None
         self._stopping = asyncio.Event()
         self._status = EXIT_DONE
         self._engine: Engine | None = None
@@ -70,7 +73,13 @@ class Instance:
             self._loop.add_signal_handler(number, self._stop)
         self._link.start()
         self._link.send(ChildState.LOADING, stage="starting")
+        self._notifier.extend_timeout(LOAD_EXTENSION_S)
         loading = asyncio.ensure_future(asyncio.to_thread(self._load))
+        # Both on threads: importing the server takes as long as loading a small model.
+        await asyncio.to_thread(_import_server)
+        from llamactl.instance.api import Api
+
+        self._api = Api(self._environment.settings, self._activity)
         assert self._environment.socket is not None
         async with _serve_http(self._environment.socket, self._api.build_app()):
             if await self._wait_for_load(loading):
@@ -81,7 +90,7 @@ class Instance:
         await self._link.close()
         return self._status
 
-    # --- loading ----------------------------------------------------------------------------------------------------------------
+    # --- loading ----------------------------------------------------------------------------------
 
     def _load(self) -> "Loaded":
         """On a thread of its own."""
@@ -100,9 +109,7 @@ class Instance:
     def _report_progress(self, fraction: float) -> None:
         self._notifier.extend_timeout(LOAD_EXTENSION_S)
         self._notifier.status(f"loading {fraction:.0%}")
-        self._loop.call_soon_threadsafe(
-            lambda: self._link.send(ChildState.LOADING, stage="model", progress=fraction)
-        )
+        self._loop.call_soon_threadsafe(lambda: self._link.send(ChildState.LOADING, stage="model", progress=fraction))
 
     async def _wait_for_load(self, loading: "asyncio.Future[Loaded]") -> bool:
         """Whether the model serves now. Otherwise the status says how the process ends."""
@@ -115,16 +122,17 @@ class Instance:
             await self._link.deliver(ChildState.STOPPING, timeout_s=ACK_TIMEOUT_S)
             return False
         except (LlamactlError, OSError, RuntimeError) as error:
-            logger.error("cannot load %r: %s", self._environment.model, error)
+            log.error("load failed", reason=str(error))
             self._notifier.status(f"failed: {error}")
             await self._link.deliver(ChildState.FAILED, error=str(error), timeout_s=ACK_TIMEOUT_S)
             self._status = EXIT_FAILED
             return False
+        assert self._api is not None
         self._api.service = service
         self._link.send(ChildState.READY, effective=loaded.effective, facts=loaded.facts)
         self._notifier.ready()
         self._notifier.status(f"{self._environment.model}: {service.n_ctx} tokens of context")
-        logger.info("model ready: %d tokens of context, %d sequences", service.n_ctx, service.settings.parallel)
+        log.info("model loaded", n_ctx=service.n_ctx, sequences=service.settings.parallel)
         return True
 
     def _build_service(self, loaded: "Loaded") -> "Service":
@@ -163,7 +171,7 @@ class Instance:
             pooling=names.get(pooling, "none"),
         )
 
-    # --- serving and ending -----------------------------------------------------------------------------------------------------
+    # --- serving and ending -----------------------------------------------------------------------
 
     async def _feed_watchdog(self) -> None:
         interval_s = self._notifier.watchdog_interval_s()
@@ -172,7 +180,7 @@ class Instance:
         while True:
             if self._engine is not None and self._engine.since_progress_s() < self._acquire_patience_s():
                 self._notifier.watchdog()
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(interval_s / 2)
 
     def _acquire_patience_s(self) -> float:
         assert self._engine is not None
@@ -187,7 +195,7 @@ class Instance:
         return AnswerResult.OK, ""
 
     def _handle_broken(self, reason: str) -> None:
-        logger.critical("engine broken, ending: %s", reason)
+        log.critical("engine broken", reason=reason)
         self._status = EXIT_BROKEN
         self._link.send(ChildState.FAILED, error=reason)
         self._stop()
@@ -202,6 +210,14 @@ class Instance:
         await asyncio.to_thread(self._engine.close, ENGINE_CLOSE_S)
         if self._status == EXIT_DONE:
             await self._link.deliver(ChildState.STOPPING, timeout_s=1.0)
+
+
+def _import_server() -> None:
+    """What serving needs and loading does not."""
+
+    import llamactl.instance.api
+    import llamactl.instance.embed
+    import llamactl.instance.generate  # noqa: F401
 
 
 @contextlib.asynccontextmanager

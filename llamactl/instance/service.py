@@ -1,7 +1,8 @@
-"""What can a loaded model be asked? Requests become jobs of the engine here: templates, tokens, bounds; all that is not HTTP.
+"""What can a loaded model be asked? Requests become jobs of the engine here: templates, tokens, bounds; all that is
+not HTTP.
 
-Long texts are tokenized on another thread (llama.cpp releases nothing that the event loop needs meanwhile), so that one client's book does not stall
-the others' tokens.
+Long texts are tokenized on another thread (llama.cpp releases nothing that the event loop needs meanwhile), so that
+one client's book does not stall the others' tokens.
 """
 
 import asyncio

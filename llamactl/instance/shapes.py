@@ -1,4 +1,5 @@
-"""What do answers look like? OpenAI's JSON, with llama-server's additions (`timings`), built as plain values and encoded once.
+"""What do answers look like? OpenAI's JSON, with llama-server's additions (`timings`), built as plain values and
+encoded once.
 
 A stream's chunks differ only in their delta: everything else is encoded when the stream begins.
 """

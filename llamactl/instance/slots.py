@@ -1,7 +1,8 @@
 """Which of the context's sequences does a request get, and what is given up when the cache is full?
 
-A slot is one llama.cpp sequence id and the tokens that its memory holds. After a request its tokens stay: the next request with the same beginning
-decodes only the rest. All slots share one pool of cells, so what idle slots keep is the first thing to go.
+A slot is one llama.cpp sequence id and the tokens that its memory holds. After a request its tokens stay: the next
+request with the same beginning decodes only the rest. All slots share one pool of cells, so what idle slots keep is
+the first thing to go.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,9 +40,13 @@ def choose_slot(slots: Iterable[Slot], prompt: Sequence[int]) -> Slot | None:
 
 
 def choose_purges(slots: Iterable[Slot], n_missing: int, spare: Slot | None = None) -> list[Slot]:
-    """Idle slots to empty, least recently used first, until `n_missing` cells are free. Fewer where they do not suffice."""
+    """Idle slots to empty, least recently used first, until `n_missing` cells are free. Fewer where they do not
+    suffice.
+    """
     purges = []
-    for slot in sorted((slot for slot in slots if not slot.busy and slot.tokens and slot is not spare), key=lambda s: s.last_used):
+    for slot in sorted(
+        (slot for slot in slots if not slot.busy and slot.tokens and slot is not spare), key=lambda s: s.last_used
+    ):
         if n_missing <= 0:
             break
         purges.append(slot)

@@ -1,8 +1,9 @@
 """How does a conversation become a prompt? By the model file's own Jinja template, which comes from strangers.
 
-So it runs in jinja2's immutable sandbox and within bounds: the text it may write, the sizes of strings and ranges it may make on the way, and the time it
-may take. Time is kept by SIGALRM, the one clock that also ends a loop which writes nothing: render on the main thread only. A template that breaks
-the bounds or raises costs the request a 400, nothing else.
+So it runs in jinja2's immutable sandbox and within bounds: the text it may write, the sizes of strings and ranges it
+may make on the way, and the time it may take. Time is kept by SIGALRM, the one clock that also ends a loop which
+writes nothing: render on the main thread only. A template that breaks the bounds or raises costs the request a 400,
+nothing else.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
+from jinja2.exceptions import SecurityError
 
 from llamactl.errors import ErrorCode, LlamactlError
 
@@ -40,23 +42,23 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             _check_repeat(left, right)
             _check_repeat(right, left)
         elif operator == "**" and not (abs(left) <= _MAX_REPEAT and abs(right) <= 64):
-            raise jinja2.sandbox.SecurityError("a power is too large")
+            raise SecurityError("a power is too large")
         elif operator == "%" and isinstance(left, str):
-            raise jinja2.sandbox.SecurityError("string formatting is not available")
+            raise SecurityError("string formatting is not available")
         return super().call_binop(context, operator, left, right)
 
-    def call(__self, __context: jinja2.runtime.Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+    def call(__self, __context: jinja2.runtime.Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         # str.center(10**10) and its like: no method of a value needs numbers that large.
         if isinstance(getattr(__obj, "__self__", None), str | bytes):
             for value in (*args, *kwargs.values()):
                 if isinstance(value, int) and value > _MAX_REPEAT:
-                    raise jinja2.sandbox.SecurityError("a string is too long")
+                    raise SecurityError("a string is too long")
         return super().call(__context, __obj, *args, **kwargs)
 
 
 def _check_repeat(value: Any, count: Any) -> None:
     if isinstance(count, int) and hasattr(value, "__len__") and len(value) * count > _MAX_REPEAT:
-        raise jinja2.sandbox.SecurityError("a repetition is too long")
+        raise SecurityError("a repetition is too long")
 
 
 class ChatTemplate:
@@ -82,7 +84,9 @@ class ChatTemplate:
             raise LlamactlError(ErrorCode.INVALID_MODEL, f"cannot use the chat template: {error}") from None
 
     def render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
-        """The prompt. Raises LlamactlError(INVALID_REQUEST) when the template refuses these messages or breaks its bounds."""
+        """The prompt. Raises LlamactlError(INVALID_REQUEST) when the template refuses these messages or breaks its
+        bounds.
+        """
         parts, length = [], 0
         try:
             with _time_limit(MAX_SECONDS):
@@ -93,7 +97,15 @@ class ChatTemplate:
                     parts.append(part)
         except (_TemplateLimit, jinja2.TemplateError) as error:
             raise LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot apply the chat template: {error}") from None
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, MemoryError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+            MemoryError,
+        ) as error:
             # Whatever a template does to values that it did not expect.
             raise LlamactlError(
                 ErrorCode.INVALID_REQUEST, f"cannot apply the chat template: {type(error).__name__}: {error}"
@@ -122,7 +134,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 def _bound_filter(function: Callable[..., Any]) -> Callable[..., Any]:
     def bounded(*args: Any, **kwargs: Any) -> Any:
         if any(isinstance(value, int) and value > _MAX_REPEAT for value in (*args, *kwargs.values())):
-            raise jinja2.sandbox.SecurityError("a string is too long")
+            raise SecurityError("a string is too long")
         return function(*args, **kwargs)
 
     bounded.__dict__.update(function.__dict__)

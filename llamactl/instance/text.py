@@ -1,8 +1,9 @@
-"""How do pieces of bytes become text that may be shown? Never half a character, and nothing of a stop string or after it.
+"""How do pieces of bytes become text that may be shown? Never half a character, and nothing of a stop string or after
+it.
 
-Both steps hold back what later pieces may still change, so the text that comes out does not depend on where the model cut its tokens. What is
-still held back when the stream ends is shown if it is text (the start of a stop string that never came) and dropped if it is not
-(the first bytes of a character).
+Both steps hold back what later pieces may still change, so the text that comes out does not depend on where the model
+cut its tokens. What is still held back when the stream ends is shown if it is text (the start of a stop string that
+never came) and dropped if it is not (the first bytes of a character).
 """
 
 import codecs

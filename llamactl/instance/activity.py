@@ -1,0 +1,15 @@
+"""Is the instance in use, and does it take new requests?
+
+Requests are counted from their first byte to the last of their answer. The event loop alone reads and writes this, so
+an order to stop that finds no request and a request that finds no order cannot both be right.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Activity:
+    """Requests in flight or waiting, and whether new ones are refused."""
+
+    n_busy: int = 0
+    is_refusing: bool = False
