@@ -8,6 +8,7 @@ an older peer would misread; peers of other versions are refused in the greeting
 (`last_used_s`) are seconds of CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -560,7 +561,7 @@ class JunkError(Exception):
     `before` holds the messages that the same bytes completed before it.
     """
 
-    def __init__(self, reason: str, before: list[Any]) -> None:
+    def __init__(self, reason: str, before: Sequence[Any] = ()) -> None:
         super().__init__(reason)
         self.before = before
 

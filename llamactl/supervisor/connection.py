@@ -73,7 +73,7 @@ class LineConnection(asyncio.Protocol):
         try:
             messages, junk = self._reader.feed(data), ""
         except JunkError as error:
-            messages, junk = error.before, str(error)
+            messages, junk = list(error.before), str(error)
         for message in messages:
             if self.closing:
                 return
