@@ -30,6 +30,9 @@ from llamactl.protocol import (
 )
 
 GREETING_TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 64 << 20
+"""Who asks trusts the supervisor: a list of thousands of models is longer than a message of a client may be."""
+
 _START = "start it: systemctl start llamactl"
 
 
@@ -38,7 +41,7 @@ class Client:
 
     def __init__(self, path: Path, timeout_s: float = GREETING_TIMEOUT_S) -> None:
         self._path = path
-        self._reader = LineReader(ServerMessage)
+        self._reader = LineReader(ServerMessage, MAX_ANSWER_BYTES)
         self._waiting: list[Any] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:

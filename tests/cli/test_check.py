@@ -1,0 +1,125 @@
+"""`check` and `logs`, which work without a supervisor."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from llamactl.paths import Paths
+from tests.cli.scripted import run
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    paths = Paths(config_dir=tmp_path / "etc", runtime_dir=tmp_path / "run")
+    paths.models_config_dir.mkdir(parents=True)
+    return paths
+
+
+def add_model(paths: Paths, keys: str = "") -> Path:
+    """A model below /tmp: what lies above its own directory does not matter to a unit there."""
+    directory = paths.config_dir.parent / "models"
+    directory.mkdir(mode=0o755, exist_ok=True)
+    path = directory / "m.gguf"
+    path.write_bytes(b"GGUF\3\0\0\0")
+    path.chmod(0o644)
+    (paths.models_config_dir / "m.toml").write_text(f'[models.m]\npath = "{path}"\n{keys}\n')
+    return path
+
+
+def test_all_well_is_0(paths: Paths) -> None:
+    add_model(paths)
+    result = run(paths, "check")
+    assert (result.status, result.out) == (0, "")
+    assert result.err == f"{paths.config_dir}: 1 model, no problems\n"
+
+
+def test_no_configuration_at_all_is_0(tmp_path: Path) -> None:
+    result = run(Paths(config_dir=tmp_path / "nowhere"), "check")
+    assert (result.status, result.err) == (0, f"{tmp_path}/nowhere: 0 models, no problems\n")
+
+
+def test_every_finding_is_a_line_with_file_and_key(paths: Paths) -> None:
+    path = add_model(paths, "ctxx = 1\nparallel = 0")
+    path.unlink()
+    paths.config_file.write_text("max_loaded = -1")
+    result = run(paths, "check")
+    assert result.status == 1
+    assert [line.replace(f"{paths.config_dir}/", "") for line in result.out.splitlines()] == [
+        "llamactl.toml: max_loaded: cannot use max_loaded = -1: must be an integer of 0 or more",
+        "models.d/m.toml: models.m.ctxx: unknown key 'ctxx'; did you mean 'ctx'?",
+        "models.d/m.toml: models.m.parallel: cannot use parallel = 0: must be an integer from 1 to 256",
+        f"models.d/m.toml: models.m.path: cannot use '{path}': no such file",
+    ]
+    assert result.err.splitlines()[0] == f"{paths.config_dir}: 0 models, 1 invalid, 4 problems"
+
+
+def test_file_that_models_cannot_read_is_found_even_by_root(paths: Paths) -> None:
+    path = add_model(paths)
+    path.chmod(0o600)
+    result = run(paths, "check")
+    assert result.status == 1
+    assert f"chmod o+r {path}" in result.out
+
+
+def test_notes_alone_are_0(paths: Paths) -> None:
+    add_model(paths, 'env = { API_KEY = "x" }')
+    result = run(paths, "check")
+    assert result.status == 0
+    assert result.out.startswith("note: ")
+
+
+def test_as_json(paths: Paths) -> None:
+    add_model(paths, "ctxx = 1")
+    result = run(paths, "check", "--json")
+    assert result.status == 1
+    found = json.loads(result.out)
+    assert (found["ok"], found["models"], found["invalid"]) == (False, [], ["m"])
+    assert found["problems"][0]["where"] == "models.m.ctxx"
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> dict[str, str]:
+    """An environment with a journalctl that shows its arguments."""
+    program = tmp_path / "bin" / "journalctl"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    return {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+
+def test_logs_become_journalctl_with_its_own_options(paths: Paths, journal: dict[str, str]) -> None:
+    add_model(paths, 'aliases = ["alias"]')
+    result = run(paths, "logs", "alias", "-f", "-n", "5", "--since", "today", environment=journal)
+    assert result.status == 0
+    assert result.out.splitlines() == [
+        "--follow",
+        "--lines=5",
+        "--since",
+        "today",
+        "LLAMACTL_MODEL=m",
+        "+",
+        "_SYSTEMD_UNIT=llamactl-model@m.service",
+        "+",
+        "_PID=1",
+        "UNIT=llamactl-model@m.service",
+        "+",
+        "_SYSTEMD_UNIT=llamactl-measure@m.service",
+        "+",
+        "_PID=1",
+        "UNIT=llamactl-measure@m.service",
+    ]
+    assert result.err == ""
+
+
+def test_logs_of_a_model_that_was_removed(paths: Paths, journal: dict[str, str]) -> None:
+    result = run(paths, "logs", "gone", environment=journal)
+    assert "LLAMACTL_MODEL=gone" in result.out
+    assert result.err == "llamactl: no model 'gone' is configured; showing what the journal has\n"
+
+
+def test_missing_journalctl_is_told(paths: Paths, tmp_path: Path) -> None:
+    result = run(paths, "logs", "m", environment={"PATH": str(tmp_path)})
+    assert result.status == 1
+    assert result.err.splitlines()[-1] == "llamactl: cannot run journalctl: No such file or directory"

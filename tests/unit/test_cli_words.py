@@ -1,0 +1,113 @@
+"""Usage, help and the look of figures."""
+
+import pytest
+
+from llamactl import __version__
+from llamactl.cli.main import COMMANDS, format_help, main, parse_command
+from llamactl.cli.output import clean_text, format_bytes, format_span, format_table
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (None, "-"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (312 << 20, "312 MiB"),
+        (1023 << 20, "1.00 GiB"),
+        (int(5.214 * (1 << 30)), "5.21 GiB"),
+        (int(21.44 * (1 << 30)), "21.4 GiB"),
+        (139 << 30, "139 GiB"),
+        (5000 << 50, "5000 PiB"),
+    ],
+)
+def test_bytes_have_three_digits(size: int | None, text: str) -> None:
+    assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1.0, "0.0s"),
+        (0.84, "0.8s"),
+        (9.96, "10s"),
+        (59.6, "1min"),
+        (123.0, "2min 3s"),
+        (3600.0, "1h"),
+        (3601.0, "1h"),
+        (7380.0, "2h 3min"),
+        (90061.0, "1d 1h"),
+    ],
+)
+def test_spans_have_two_units(seconds: float, text: str) -> None:
+    assert format_span(seconds) == text
+
+
+def test_table_aligns_and_shows_empty_cells() -> None:
+    assert format_table(("A", "NUMBER"), [("long", "5"), ("x", ""), ("y\n", "1234567")], right=[1]).splitlines() == [
+        "A      NUMBER",
+        "long        5",
+        "x           -",
+        "y     1234567",
+    ]
+
+
+def test_unprintable_characters_are_replaced() -> None:
+    assert clean_text("a\x1b[2J\x07\tb\nc") == "a\ufffd[2J\ufffd b\nc"
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_command(["--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert out == format_help() + "\n"
+    assert all(f"\n  {name} " in out for name in COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_command(["--version"])
+    assert capsys.readouterr().out == f"llamactl {__version__}\n"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_command([name, "--help"])
+    assert ended.value.code == 0
+    assert f"llamactl {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "usage: llamactl COMMAND"),
+        (["lod"], "llamactl: unknown command 'lod'; did you mean 'load'?"),
+        (["zzz"], "llamactl: unknown command 'zzz'; see: llamactl --help"),
+        (["load"], "llamactl load: the following arguments are required: NAME; see: llamactl load --help"),
+        (["ps", "x"], "llamactl ps: unrecognized arguments: x; see: llamactl ps --help"),
+    ],
+)
+def test_wrong_usage_is_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(message)
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.run])
+def test_every_command_leads_to_a_function(name: str) -> None:
+    words = [name, "m"] if name in ("load", "unload", "measure", "logs") else [name]
+    run, _ = parse_command(words)
+    assert callable(run)
+
+
+@pytest.mark.parametrize("name", ["install", "uninstall"])
+def test_installation_is_hooked_in(name: str) -> None:
+    run, args = parse_command([name, "--root", "/nowhere"])
+    assert callable(run)
+    assert args.remove is (name == "uninstall")
