@@ -37,12 +37,13 @@ MAX_USER_LENGTH = 31
 MAX_ENTRY_BYTES = 128 << 10
 """MAX_ARG_STRLEN: the kernel executes nothing with a longer string in its environment."""
 
-# GPUs of every make, and the one of WSL; accepted where the driver is not loaded.
-DEVICES = ("char-nvidia*", "char-drm", "char-kfd", "char-accel", "/dev/dxg")
+# GPUs of every make; accepted where the driver is not loaded (a path would be warned about at each start).
+DEVICES = ("char-nvidia*", "char-drm", "char-kfd", "char-accel")
 
 # Directories that no unit sees as they are: homes are hidden, temporary ones replaced.
 _WHOLE = ("/", "/home", "/root", "/run", "/run/user", "/tmp", "/var/tmp", "/usr", "/etc")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ONE_WORD = re.compile(r"[^\s\"'\\%]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -211,7 +212,11 @@ def _choose_common(
         "LimitCORE": 0,
         "LimitMEMLOCK": INFINITY,  # pinned host memory; systemd takes less where it may not raise it
         "SyslogIdentifier": f"llamactl-{slug}",
-        "LogExtraFields": [f"LLAMACTL_MODEL={settings.name}", f"LLAMACTL_ROLE={role}"],
+        "LogExtraFields": [
+            f"LLAMACTL_ROLE={role}",
+            # systemd 252 writes it unquoted: after a daemon-reload another name would be cut, with a warning.
+            *([f"LLAMACTL_MODEL={settings.name}"] if _ONE_WORD.fullmatch(settings.name) else []),
+        ],
     }
 
 

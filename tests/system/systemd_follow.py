@@ -1,4 +1,5 @@
-"""How does a test follow units through Manager? Events are kept in order; waiting is for the next one, never for a while."""
+"""How does a test follow units through Manager? Events are kept in order; waiting is for the next one, never for a
+while."""
 
 import asyncio
 import contextlib
@@ -25,7 +26,7 @@ class Follower:
 
     def _handle_event(self, event: UnitEvent) -> None:
         self.events.append(event)
-        asyncio.get_running_loop().create_task(self._tell())  # noqa: RUF006 (the condition keeps it)
+        asyncio.get_running_loop().create_task(self._tell())
 
     async def _tell(self) -> None:
         async with self._news:
@@ -45,7 +46,9 @@ class Follower:
 
     def steps(self, unit: str) -> list[str]:
         """The kinds of the unit's events, in order, without changes in between."""
-        return [type(event).__name__ for event in self.events if event.unit == unit and not isinstance(event, UnitChanged)]
+        return [
+            type(event).__name__ for event in self.events if event.unit == unit and not isinstance(event, UnitChanged)
+        ]
 
     async def settle(self) -> None:
         """Until everything is told that systemd said before now: replies keep their order with signals."""

@@ -221,9 +221,7 @@ def test_refused_start_says_why_and_keeps_secrets(properties: dict[str, object],
     async def test() -> None:
         async with follow(MODEL) as follower:
             with pytest.raises(ManagerError) as refused:
-                await follower.manager.start_transient(
-                    MODEL, shell(READY, Environment=["TOKEN=hunter2"], **properties)
-                )
+                await follower.manager.start_transient(MODEL, shell(READY, Environment=["TOKEN=hunter2"], **properties))
             assert name in refused.value.name
             assert MODEL in str(refused.value)
             assert "hunter2" not in str(refused.value)
