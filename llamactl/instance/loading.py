@@ -66,10 +66,10 @@ def load(
     on_stage("context")
     context = create_context(environment, model, build_context_params(environment.settings, traits, n_ctx), log)
     effective = _read_effective(environment, context, Plan(plan.model, n_ctx, traits), log)
-    if is_cancelled():
-        raise Cancelled
 
     on_stage("warmup")
+    if is_cancelled():
+        raise Cancelled
     _warm_up(model, context)
     n_ctx = int(llama.llama_n_ctx(context))
     return Loaded(

@@ -7,7 +7,7 @@ supervisor knows of this instance, is kept here and returned with every report.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,10 @@ class ReportLink:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    @property
+    def is_connected(self) -> bool:
+        return self._writer is not None
+
     def send(self, state: ChildState, **fields: Any) -> int:
         """Replaces the child's state. Goes out now, or as soon as there is a supervisor. Returns its number."""
         self._report = Report(seq=0, state=state, **fields)
@@ -93,7 +97,7 @@ class ReportLink:
             try:
                 if await self._talk():
                     pause_s = FIRST_PAUSE_S
-            except (OSError, JunkError, EOFError) as error:
+            except OSError as error:
                 log.debug("supervisor not connected", reason=str(error))
             finally:
                 self._writer = None
@@ -108,15 +112,23 @@ class ReportLink:
             writer.write(encode_message(self._hello))
             lines = LineReader(OrderMessage)
             while data := await reader.read(1 << 16):
-                for message in lines.feed(data):
+                junk: JunkError | None = None
+                try:
+                    messages: Sequence[Any] = lines.feed(data)
+                except JunkError as error:
+                    messages, junk = error.before, error
+                for message in messages:
                     if isinstance(message, ChildWelcome):
                         if message.version != VERSION:
-                            raise JunkError(f"supervisor speaks version {message.version}, this child {VERSION}")
+                            raise ConnectionError(f"it speaks version {message.version}, this child {VERSION}")
                         welcomed = True
                         self._writer = writer
                         self._write_report()
                     else:
                         self._handle(message, writer)
+                if junk is not None:
+                    log.warning("supervisor not understood", reason=str(junk))
+                    return welcomed
             return welcomed
         finally:
             writer.close()

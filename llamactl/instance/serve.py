@@ -35,6 +35,8 @@ log = get_logger()
 EXIT_DONE, EXIT_FAILED, EXIT_BROKEN = 0, 1, 3
 ACK_TIMEOUT_S = 5.0
 """How long a last report, and the one before the warm-up, wait for the supervisor."""
+NO_SUPERVISOR_S = 1.0
+"""The same where none is connected: it may be about to come back."""
 LOAD_EXTENSION_S = 60.0
 """By how much each sign of progress extends the unit's start time-out."""
 HANG_S = 120.0
@@ -71,6 +73,8 @@ class Instance:
     async def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop)
+        assert self._environment.socket is not None
+        listener = _bind_socket(self._environment.socket)
         self._link.start()
         self._link.send(ChildState.LOADING, stage="starting")
         self._notifier.extend_timeout(LOAD_EXTENSION_S)
@@ -80,13 +84,13 @@ class Instance:
         from llamactl.instance.api import Api
 
         self._api = Api(self._environment.settings, self._activity)
-        assert self._environment.socket is not None
-        async with _serve_http(self._environment.socket, self._api.build_app()):
+        async with _serve_http(listener, self._api.build_app()):
             if await self._wait_for_load(loading):
                 feeding = asyncio.ensure_future(self._feed_watchdog())
                 await self._stopping.wait()
                 feeding.cancel()
                 await self._end()
+        self._environment.socket.unlink(missing_ok=True)
         await self._link.close()
         return self._status
 
@@ -101,10 +105,18 @@ class Instance:
     def _report_stage(self, stage: str) -> None:
         self._notifier.extend_timeout(LOAD_EXTENSION_S)
         if stage == "warmup":
-            delivering = self._link.deliver(ChildState.LOADING, stage=stage, timeout_s=ACK_TIMEOUT_S)
-            asyncio.run_coroutine_threadsafe(delivering, self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._announce_warm_up(), self._loop).result()
         else:
             self._loop.call_soon_threadsafe(lambda: self._link.send(ChildState.LOADING, stage=stage, progress=0.0))
+
+    async def _announce_warm_up(self) -> None:
+        """Waits for the supervisor, unless there is none or the load is called off."""
+        timeout_s = ACK_TIMEOUT_S if self._link.is_connected else NO_SUPERVISOR_S
+        delivering = asyncio.ensure_future(self._link.deliver(ChildState.LOADING, stage="warmup", timeout_s=timeout_s))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((delivering, stopping), return_when=asyncio.FIRST_COMPLETED)
+        delivering.cancel()
+        stopping.cancel()
 
     def _report_progress(self, fraction: float) -> None:
         self._notifier.extend_timeout(LOAD_EXTENSION_S)
@@ -221,7 +233,7 @@ def _import_server() -> None:
 
 
 @contextlib.asynccontextmanager
-async def _serve_http(path: Path, app: object) -> AsyncIterator[None]:
+async def _serve_http(listener: socket.socket, app: object) -> AsyncIterator[None]:
     """Serves while the body runs; afterwards lets the responses that were under way end."""
     import uvicorn
 
@@ -247,14 +259,12 @@ async def _serve_http(path: Path, app: object) -> AsyncIterator[None]:
         timeout_graceful_shutdown=2,
     )
     server = Server(config)
-    with _bind_socket(path) as listener:
-        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        try:
-            yield
-        finally:
-            server.should_exit = True
-            await serving
-            path.unlink(missing_ok=True)
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
 
 
 def _bind_socket(path: Path) -> socket.socket:

@@ -1,0 +1,287 @@
+"""Does an instance answer as OpenAI's clients and llama-server's users expect, and never with a 500?"""
+
+import base64
+import contextlib
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from llamactl.settings import ModelSettings
+from tests.instance.harness import Child, join_text, run_child
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+CHAT = "/v1/chat/completions"
+COMPLETION = "/v1/completions"
+GREEDY = {"temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def embedder(tiny_embed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    model = ModelSettings(name="embed", path=str(tiny_embed), parallel=4, threads=1, batch=128, ubatch=128)
+    with run_child(tmp_path_factory.mktemp("embedder"), "serve", model) as child:
+        child.supervisor.wait_for("ready")
+        yield child
+
+
+def refuse(child: Child, path: str, body: Any, status: int = 400) -> dict[str, Any]:
+    got, answer = child.request("POST", path, body)
+    assert got == status, answer
+    assert answer["error"]["code"] == status
+    error: dict[str, Any] = answer["error"]
+    return error
+
+
+def test_chat_answer_has_openai_shape(instance: Child) -> None:
+    status, answer = instance.request("POST", CHAT, {"messages": MESSAGES, "max_tokens": 5, "model": "any"})
+    assert status == 200
+    assert answer["object"] == "chat.completion"
+    assert answer["model"] == "tiny"
+    (choice,) = answer["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert isinstance(choice["message"]["content"], str)
+    assert choice["finish_reason"] == "length"
+    usage = answer["usage"]
+    assert usage["completion_tokens"] == 5
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 5
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETION])
+def test_stream_pieces_make_the_text_that_is_answered_at_once(instance: Child, path: str) -> None:
+    body = {"messages": MESSAGES, "prompt": "hello", "max_tokens": 60, **GREEDY}
+    _, answer = instance.request("POST", path, body)
+    choice = answer["choices"][0]
+    whole = choice["text"] if path == COMPLETION else choice["message"]["content"]
+    events = instance.stream(path, body)
+    assert events[-1] == "[DONE]"
+    assert join_text(events) == whole
+
+
+def test_chat_stream_begins_with_the_role_and_ends_with_reason_usage_and_done(instance: Child) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 4, "stream_options": {"include_usage": True}}
+    events = instance.stream(CHAT, body)
+    first, *_, last, usage = [json.loads(event) for event in events[:-1]]
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": None}
+    assert last["choices"][0]["delta"] == {}
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 4
+    assert len({json.loads(event)["id"] for event in events[:-1]}) == 1
+
+
+def test_stream_without_include_usage_has_none(instance: Child) -> None:
+    events = instance.stream(CHAT, {"messages": MESSAGES, "max_tokens": 2})
+    assert all("usage" not in json.loads(event) for event in events[:-1])
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n_predict"])
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_generation_ends_at_the_asked_length(instance: Child, name: str, count: int) -> None:
+    body = {"prompt": "hello", name: count, "ignore_eos": True}
+    _, answer = instance.request("POST", COMPLETION, body)
+    assert answer["usage"]["completion_tokens"] == count
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_stop_string_ends_the_text_before_itself(instance: Child) -> None:
+    body = {"prompt": "hello", "max_tokens": 60, "ignore_eos": True, **GREEDY}
+    whole = instance.request("POST", COMPLETION, body)[1]["choices"][0]["text"]
+    stop = whole[len(whole) // 2 :][:3]
+    _, answer = instance.request("POST", COMPLETION, {**body, "stop": [stop, "never in there"]})
+    choice = answer["choices"][0]
+    assert choice["text"] == whole[: whole.index(stop)]
+    assert choice["finish_reason"] == "stop"
+    assert join_text(instance.stream(COMPLETION, {**body, "stop": stop})) == choice["text"]
+
+
+def test_same_seed_gives_the_same_text_and_another_seed_another(instance: Child) -> None:
+    def ask(seed: int) -> str:
+        body = {"prompt": "hello", "max_tokens": 40, "seed": seed, "temperature": 2.0, "top_k": 0, "ignore_eos": True}
+        text: str = instance.request("POST", COMPLETION, body)[1]["choices"][0]["text"]
+        return text
+
+    assert ask(7) == ask(7) != ask(8)
+
+
+def test_logit_bias_forbids_and_forces_tokens(instance: Child) -> None:
+    _, tokens = instance.request("POST", "/tokenize", {"content": "a"})
+    (forced,) = tokens["tokens"]
+    body = {"prompt": "hello", "max_tokens": 3, "logit_bias": {str(forced): 1000}, **GREEDY}
+    assert instance.request("POST", COMPLETION, body)[1]["choices"][0]["text"] == "aaa"
+
+
+def test_prefix_of_an_earlier_prompt_is_not_decoded_again(instance: Child) -> None:
+    prompt = "a long beginning that both prompts share, "
+    body = {"max_tokens": 1, "ignore_eos": True}
+    instance.request("POST", COMPLETION, {**body, "prompt": prompt + "one"})
+    _, answer = instance.request("POST", COMPLETION, {**body, "prompt": prompt + "two"})
+    cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached >= len(prompt) // 4
+    _, answer = instance.request("POST", COMPLETION, {**body, "prompt": prompt + "two", "cache_prompt": False})
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_prompt_of_tokens_is_taken_as_it_is(instance: Child) -> None:
+    _, tokens = instance.request("POST", "/tokenize", {"content": "hello", "add_special": True})
+    body = {"max_tokens": 8, **GREEDY}
+    _, by_text = instance.request("POST", COMPLETION, {**body, "prompt": "hello"})
+    _, by_tokens = instance.request("POST", COMPLETION, {**body, "prompt": tokens["tokens"]})
+    assert by_text["choices"] == by_tokens["choices"]
+
+
+def test_prompt_longer_than_the_context_is_refused_with_both_numbers(instance: Child) -> None:
+    error = refuse(instance, COMPLETION, {"prompt": "x" * 3000})
+    assert error["type"] == "exceed_context_size_error"
+    assert error["n_prompt_tokens"] > 3000 > error["n_ctx"] == 1024
+    assert str(error["n_prompt_tokens"]) in error["message"]
+    assert "1024" in error["message"]
+
+
+def test_generation_ends_with_the_context(instance: Child) -> None:
+    _, answer = instance.request("POST", COMPLETION, {"prompt": "x" * 900, "ignore_eos": True})
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["total_tokens"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"messages": "hello"}, "messages"),
+        ({"messages": [{"role": 1, "content": ""}]}, "messages[0].role"),
+        ({"messages": [{"content": "x"}]}, "messages[0]"),
+        ({"messages": MESSAGES, "temperature": "hot"}, "temperature"),
+        ({"messages": MESSAGES, "max_tokens": 1.5}, "max_tokens"),
+        ({"messages": MESSAGES, "stop": [1]}, "stop[0]"),
+        ({"messages": MESSAGES, "n": 2}, "`n`"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        ({}, "messages"),
+    ],
+)
+def test_wrong_field_is_named(instance: Child, body: dict[str, Any], field: str) -> None:
+    error = refuse(instance, CHAT, body)
+    assert error["type"] == "invalid_request_error"
+    assert field in error["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[]", b'"text"', b"[" * 100_000])
+def test_body_that_is_no_request_is_refused(instance: Child, body: bytes) -> None:
+    for path in (CHAT, COMPLETION, "/v1/embeddings", "/tokenize", "/detokenize", "/apply-template"):
+        refuse(instance, path, body)
+
+
+def test_unknown_route_and_wrong_method_answer_in_json(instance: Child) -> None:
+    status, answer = instance.request("GET", "/nowhere")
+    assert (status, answer["error"]["type"]) == (404, "not_found_error")
+    status, answer = instance.request("GET", CHAT)
+    assert (status, answer["error"]["code"]) == (405, 405)
+
+
+def test_tokens_and_text_convert_into_each_other(instance: Child) -> None:
+    text = "hello 世界 🙂 é"
+    _, tokens = instance.request("POST", "/tokenize", {"content": text})
+    assert instance.request("POST", "/detokenize", tokens) == (200, {"content": text})
+    _, pieces = instance.request("POST", "/tokenize", {"content": text, "with_pieces": True})
+    assert [entry["id"] for entry in pieces["tokens"]] == tokens["tokens"]
+    refuse(instance, "/detokenize", {"tokens": [10**6]})
+    refuse(instance, "/detokenize", {"tokens": [-1]})
+
+
+def test_template_is_applied_as_chat_does(instance: Child) -> None:
+    _, answer = instance.request("POST", "/apply-template", {"messages": MESSAGES})
+    assert answer["prompt"] == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_instance_describes_itself(instance: Child) -> None:
+    assert instance.request("GET", "/health") == (200, {"status": "ok"})
+    _, props = instance.request("GET", "/props")
+    assert props["total_slots"] == 4
+    assert props["default_generation_settings"]["n_ctx"] == 1024
+    assert props["bos_token"] == "<s>"
+    _, models = instance.request("GET", "/v1/models")
+    assert [model["id"] for model in models["data"]] == ["tiny"]
+
+
+def test_keep_alive_connection_serves_several_requests(instance: Child) -> None:
+    with contextlib.closing(instance.connect()) as connection:
+        for _ in range(3):
+            connection.request("POST", COMPLETION, json.dumps({"prompt": "a", "max_tokens": 2}))
+            response = connection.getresponse()
+            assert response.status == 200
+            json.loads(response.read())
+
+
+def test_model_for_text_makes_no_embeddings_and_says_why(instance: Child) -> None:
+    error = refuse(instance, "/v1/embeddings", {"input": "hello"})
+    assert "'tiny'" in error["message"]
+    assert "pooling" in error["message"]
+
+
+def test_embeddings_have_length_one_and_do_not_depend_on_company(embedder: Child) -> None:
+    texts = ["hello world", "a b c", "hello", "x y z 1 2 3", "another one", "hello world"]
+    status, answer = embedder.request("POST", "/v1/embeddings", {"input": texts})
+    assert status == 200
+    vectors = [entry["embedding"] for entry in answer["data"]]
+    assert [entry["index"] for entry in answer["data"]] == list(range(len(texts)))
+    assert all(len(vector) == 64 for vector in vectors)
+    assert all(abs(sum(value * value for value in vector) - 1) < 1e-5 for vector in vectors)
+    assert vectors[0] == pytest.approx(vectors[5], abs=1e-5)
+    assert vectors[0] != pytest.approx(vectors[1], abs=1e-3)
+    _, alone = embedder.request("POST", "/v1/embeddings", {"input": texts[0]})
+    assert alone["data"][0]["embedding"] == pytest.approx(vectors[0], abs=1e-5)
+
+
+def test_base64_embeddings_are_the_same_floats(embedder: Child) -> None:
+    _, plain = embedder.request("POST", "/v1/embeddings", {"input": "hello"})
+    _, coded = embedder.request("POST", "/v1/embeddings", {"input": "hello", "encoding_format": "base64"})
+    data = base64.b64decode(coded["data"][0]["embedding"])
+    assert struct.unpack("<64f", data) == pytest.approx(plain["data"][0]["embedding"], abs=1e-7)
+
+
+def test_embedding_input_that_is_too_long_or_empty_is_refused(embedder: Child) -> None:
+    error = refuse(embedder, "/v1/embeddings", {"input": "a " * 500})
+    assert error["type"] == "exceed_context_size_error"
+    for empty in ([], [[]], {"a": 1}, [1, "mixed"]):
+        refuse(embedder, "/v1/embeddings", {"input": empty})
+
+
+def test_model_for_embeddings_generates_no_text(embedder: Child) -> None:
+    assert "embeddings" in refuse(embedder, COMPLETION, {"prompt": "hello"})["message"]
+
+
+def test_pooling_setting_makes_embeddings_from_a_text_model(tiny: Path, tmp_path: Path) -> None:
+    model = ModelSettings(name="tiny", path=str(tiny), ctx=256, pooling="mean", threads=1)
+    with run_child(tmp_path, "serve", model) as child:
+        child.supervisor.wait_for("ready")
+        status, answer = child.request("POST", "/v1/embeddings", {"input": ["hello", "world"]})
+    assert status == 200
+    assert len(answer["data"]) == 2
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=4), children, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ["messages", "prompt", "max_tokens", "n_predict", "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty", "seed", "stop", "logit_bias", "stream", "n", "stream_options", "tools", "chat_template_kwargs", "input", "content", "tokens", "encoding_format", "ignore_eos"]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    path=st.sampled_from([CHAT, COMPLETION, "/v1/embeddings", "/tokenize", "/detokenize", "/apply-template"]),
+    changes=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4),
+)
+def test_any_body_ends_in_an_answer_or_a_400(instance: Child, path: str, changes: dict[str, Any]) -> None:
+    body = {"messages": MESSAGES, "prompt": "a", "input": "a", "content": "a", "tokens": [5], "max_tokens": 2}
+    data = json.dumps({**body, **changes}).encode()
+    with contextlib.closing(instance.connect()) as connection:
+        connection.request("POST", path, data)
+        response = connection.getresponse()
+        assert response.status in (200, 400), (response.status, response.read())
+        response.read()
+    assert instance.process.poll() is None

@@ -1,0 +1,200 @@
+"""Does a child keep its supervisor informed, whatever the supervisor does, and does it never die of it?"""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from llamactl.protocol import (
+    VERSION,
+    Ack,
+    Answer,
+    AnswerResult,
+    ChildHello,
+    ChildRole,
+    ChildState,
+    ChildWelcome,
+    JunkNotice,
+    Note,
+    Order,
+    OrderKind,
+    Report,
+)
+from llamactl.settings import ModelSettings
+from tests.instance.harness import Child, Peer, Supervisor, run_child
+
+
+def make_settings(path: Path) -> ModelSettings:
+    return ModelSettings(name="tiny", path=str(path), ctx=256, parallel=2, threads=1)
+
+
+def greet(supervisor: Supervisor) -> tuple[Peer, ChildHello]:
+    peer = supervisor.accept()
+    hello = peer.receive()
+    assert isinstance(hello, ChildHello)
+    peer.send(ChildWelcome(version=VERSION))
+    return peer, hello
+
+
+def receive_state(peer: Peer, state: ChildState, *, ack: bool = True) -> Report:
+    while True:
+        message = peer.receive()
+        assert message is not None
+        if not isinstance(message, Report):
+            continue
+        if ack:
+            peer.send(Ack(seq=message.seq))
+        if message.state is state:
+            return message
+
+
+def order(peer: Peer, kind: OrderKind, number: int, note: Note | None = None) -> Answer:
+    peer.send(Order(id=number, order=kind, note=note))
+    while not isinstance(message := peer.receive(), Answer):
+        assert message is not None
+    return message
+
+
+def test_load_goes_through_its_stages_in_order(tiny: Path, tmp_path: Path) -> None:
+    with run_child(tmp_path, "serve", make_settings(tiny), attend=False) as child:
+        peer, hello = greet(child.supervisor)
+        stages = []
+        while (report := peer.receive()).state is ChildState.LOADING:
+            peer.send(Ack(seq=report.seq))
+            stages.append(report.stage)
+    assert (hello.role, hello.model, hello.generation, hello.pid) == (
+        ChildRole.SERVE,
+        "tiny",
+        "1",
+        child.process.pid,
+    )
+    assert hello.llama_cpp
+    assert list(dict.fromkeys(stages)) == ["starting", "model", "context", "warmup"]
+    assert report.state is ChildState.READY
+    assert report.facts is not None
+    assert report.facts.n_ctx == 256
+
+
+def test_systemd_hears_of_readiness_after_the_warm_up_and_only_once(tiny: Path, tmp_path: Path) -> None:
+    with run_child(tmp_path, "serve", make_settings(tiny)) as child:
+        assert child.wait_for_notification("EXTEND_TIMEOUT_USEC=")
+        assert child.wait_for_notification("READY=1") == "READY=1"
+        child.supervisor.wait_for("ready")
+        child.terminate()
+        assert child.wait_for_notification("STOPPING=1")
+        assert child.wait() == 0
+
+
+def test_warm_up_waits_until_the_supervisor_knows_of_it(tiny: Path, tmp_path: Path) -> None:
+    with run_child(tmp_path, "serve", make_settings(tiny), attend=False) as child:
+        peer, _ = greet(child.supervisor)
+        while (report := peer.receive()).stage != "warmup":
+            pass
+        assert child.request("GET", "/health")[0] == 503
+        peer.send(Ack(seq=report.seq))
+        receive_state(peer, ChildState.READY)
+
+
+def test_last_report_and_note_are_repeated_to_a_restarted_supervisor(tiny: Path, tmp_path: Path) -> None:
+    with run_child(tmp_path, "serve", make_settings(tiny), attend=False) as child:
+        peer, _ = greet(child.supervisor)
+        first = receive_state(peer, ChildState.READY)
+        note = Note(last_used_s=5.0, pinned=True, keep_alive_s=60.0)
+        assert order(peer, OrderKind.NOTE, 1, note).result is AnswerResult.OK
+        peer.close()
+        peer, hello = greet(child.supervisor)
+        second = receive_state(peer, ChildState.READY)
+    assert hello.pid == child.process.pid
+    assert second.effective == first.effective
+    assert second.note == note
+    assert second.seq > first.seq
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"\n",
+        b"{\n",
+        b'{"type":"report"}\n',
+        b"\xff\xfe\n",
+        b"[]\n",
+        b"x" * (2 << 20),
+        b'{"type":"welcome","version":99}\n',
+    ],
+)
+def test_junk_from_the_supervisor_ends_the_connection_not_the_child(tiny: Path, tmp_path: Path, junk: bytes) -> None:
+    with run_child(tmp_path, "serve", make_settings(tiny), attend=False) as child:
+        peer, _ = greet(child.supervisor)
+        receive_state(peer, ChildState.READY)
+        # The child may hang up while it is still being talked to.
+        with contextlib.suppress(OSError):
+            peer.send_bytes(junk)
+        with contextlib.suppress(ConnectionError):
+            while peer.receive() is not None:
+                pass
+        peer, _ = greet(child.supervisor)
+        receive_state(peer, ChildState.READY)
+        assert child.request("GET", "/health")[0] == 200
+
+
+def test_refused_greeting_is_tried_again(tiny: Path, tmp_path: Path) -> None:
+    with run_child(tmp_path, "serve", make_settings(tiny), attend=False) as child:
+        peer = child.supervisor.accept()
+        peer.send(JunkNotice(message="no such unit"))
+        peer.close()
+        peer, _ = greet(child.supervisor)
+        receive_state(peer, ChildState.READY)
+
+
+def test_instance_serves_without_any_supervisor(tiny: Path, tmp_path: Path) -> None:
+    with run_child(tmp_path, "serve", make_settings(tiny), attend=False) as child:
+        child.supervisor.close()
+        (tmp_path / "report.sock").unlink()
+        child.wait_for_notification("READY=1")
+        assert child.request("POST", "/v1/completions", {"prompt": "a", "max_tokens": 2})[0] == 200
+
+
+def test_idle_instance_stops_on_order_and_exits_zero(tiny: Path, tmp_path: Path) -> None:
+    with run_child(tmp_path, "serve", make_settings(tiny)) as child:
+        child.supervisor.wait_for("ready")
+        assert child.supervisor.order(OrderKind.STOP).result is AnswerResult.OK
+        child.supervisor.wait_for("stopping")
+        assert child.wait() == 0, child.errors
+
+
+def test_sleep_and_wake_are_not_supported(instance: Child) -> None:
+    for kind in (OrderKind.SLEEP, OrderKind.WAKE):
+        answer = instance.supervisor.order(kind)
+        assert answer.result is AnswerResult.UNSUPPORTED
+        assert answer.message
+
+
+def test_measurement_is_repeated_until_it_is_taken(tiny: Path, tmp_path: Path) -> None:
+    with run_child(tmp_path, "measure", make_settings(tiny), attend=False) as child:
+        peer, _ = greet(child.supervisor)
+        first = receive_state(peer, ChildState.MEASURED, ack=False)
+        peer.close()
+        peer, _ = greet(child.supervisor)
+        second = receive_state(peer, ChildState.MEASURED)
+        assert child.wait() == 0
+    assert (second.min, second.max) == (first.min, first.max)
+
+
+def test_failure_is_repeated_until_it_is_taken(tmp_path: Path) -> None:
+    with run_child(tmp_path, "measure", make_settings(tmp_path / "missing.gguf"), attend=False) as child:
+        peer, _ = greet(child.supervisor)
+        first = receive_state(peer, ChildState.FAILED, ack=False)
+        peer.close()
+        peer, _ = greet(child.supervisor)
+        assert receive_state(peer, ChildState.FAILED).error == first.error
+        assert child.wait() == 1
+
+
+def test_termination_while_loading_ends_the_load(tiny: Path, tmp_path: Path) -> None:
+    with run_child(tmp_path, "serve", make_settings(tiny), attend=False) as child:
+        peer, _ = greet(child.supervisor)
+        while peer.receive().stage != "warmup":
+            pass
+        child.terminate()
+        receive_state(peer, ChildState.STOPPING)
+        assert child.wait() == 0, child.errors
