@@ -8,6 +8,7 @@ imported by the command that needs them: most of the time that `llamactl ps` tak
 import argparse
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -192,25 +193,40 @@ def parse_command(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command line: returns the exit status."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+    """The command line: returns the exit status. Raises SystemExit for help and wrong usage only."""
+    from llamactl.cli.output import complain
+
+    _prepare_streams()
     try:
-        run, args = parse_command(sys.argv[1:] if words is None else words)
-        status = run_command(run, args)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _SIGPIPE
+        try:
+            run, args = parse_command(sys.argv[1:] if words is None else words)
+            status = run_command(run, args)
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return _SIGINT
+    except OSError as error:
+        # Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return _SIGPIPE  # whoever read has seen enough
+        complain(f"cannot write: {error.strerror or error}")
+        return 1
     return status
 
 
+def _prepare_streams() -> None:
+    """Python has None for a closed descriptor, and raises for characters that the terminal's encoding lacks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (it lives as long as the process)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def run_command(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    """The exit status of a command, also when it raises."""
+    """The exit status of a command, also when it raises. Raises OSError where the output cannot be written."""
     from llamactl.cli.output import complain, print_json
 
     try:
@@ -221,7 +237,7 @@ def run_command(run: Callable[[argparse.Namespace], int], args: argparse.Namespa
             fields = {"code": error.code, "message": error.message, "hint": error.hint, "model": error.model}
             print_json({"error": fields | {"details": error.details}})
         return error.kind.exit_status
-    except BrokenPipeError:
+    except OSError:
         raise
     except Exception as error:
         if os.environ.get("LLAMACTL_DEBUG"):

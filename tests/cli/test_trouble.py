@@ -161,10 +161,13 @@ def test_reader_that_has_seen_enough_is_no_error() -> None:
     assert err == b""
 
 
-def test_output_that_cannot_be_written_is_told() -> None:
+@pytest.mark.parametrize("words", [["ps"], ["--help"], ["check"]])
+def test_output_that_cannot_be_written_is_told(words: list[str]) -> None:
     with Supervisor(answer(ModelList(id=1, now_s=1.0, models=()))) as supervisor, open("/dev/full", "wb") as full:
+        supervisor.paths.config_dir.mkdir()
+        supervisor.paths.config_file.write_text("garbage = 1")
         done = subprocess.run(
-            make_command("ps"),
+            make_command(*words),
             env=make_environment(supervisor.paths),
             stdout=full,
             stderr=subprocess.PIPE,
@@ -173,5 +176,19 @@ def test_output_that_cannot_be_written_is_told() -> None:
             check=False,
         )
     assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "llamactl: cannot write: No space left on device"
     assert "Traceback" not in done.stderr
-    assert "No space left" in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_nothing_else(closed: str) -> None:
+    with Supervisor(answer(ModelList(id=1, now_s=1.0, models=()))) as supervisor:
+        done = subprocess.run(
+            ["sh", "-c", f'"$@" {closed}', "sh", *make_command("ps")],
+            env=make_environment(supervisor.paths),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
