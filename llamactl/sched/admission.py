@@ -142,7 +142,11 @@ def _drain_overdue(core: Core, entry: Entry, room: Room, now: float) -> set[str]
     core.overdue_s = None
     for name in drains:
         victim = core.running[name]
-        if victim.instance is not None and victim.instance.takedown is None:
+        takedown = victim.instance.takedown if victim.instance is not None else None
+        if takedown is not None:
+            if takedown.reason is Reason.EVICTED:
+                takedown.for_model = entry.model
+        else:
             waited_s = round(now - entry.since_s, 1)
             core.record("victim drained", name, for_model=entry.model, why="busy for longest", waited_s=waited_s)
             begin_takedown(core, victim, Reason.EVICTED, now, entry.model, drain=True)
@@ -185,13 +189,14 @@ def find_conflicts(core: Core, model: Model, needs: Needs) -> tuple[str, ...]:
     """Loads that must end before this one may begin: those of which one takes nobody knows how much, and those that
     share a device if one of the two fits itself to what is free there. On the host alone nothing fits itself.
     """
+    # One that is stopped while it loads may have taken more than it is charged, until it is gone.
     claimed = list_claimed_devices(model.get_settings(), model.min)
     fitting = is_self_fitting(model.get_settings())
     conflicts: list[str] = []
     for other, instance in core.list_running():
-        if other.state is not State.LOADING:
+        if other.state is not State.LOADING and not (other.state is State.STOPPING and instance.effective is None):
             continue
-        shared = claimed & list_claimed_devices(instance.settings, other.min)
+        shared = claimed & instance.claimed
         if needs is None or instance.uncharged or (shared and (fitting or is_self_fitting(instance.settings))):
             conflicts.append(other.name)
     return tuple(conflicts)
@@ -250,6 +255,7 @@ def spawn(core: Core, model: Model, entry: Entry, plan: Plan | None, now: float,
         settings,
         now,
         extra_bufts=not core.no_extra_bufts,
+        claimed=list_claimed_devices(settings, model.min),
         uncharged=needs is None,
     )
     instance.last_used_s = now

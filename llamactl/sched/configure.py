@@ -24,7 +24,7 @@ from llamactl.sched.lifecycle import refuse_ended
 from llamactl.sched.measuring import drop_measurement, queue_unmeasured
 from llamactl.sched.memory import strip_unmeasured, sum_per_account
 from llamactl.sched.requests import want_load
-from llamactl.sched.takedown import begin_takedown, call_off_takedown, note_use, recall_announced, stop_unit
+from llamactl.sched.takedown import call_off_takedown, note_use, pursue_departure, recall_announced
 
 
 def handle_configured(core: Core, event: Configured, now: float) -> None:
@@ -63,20 +63,7 @@ def _remove(core: Core, model: Model, now: float) -> None:
     if model.instance is None:
         del core.models[model.name]
         return
-    _take_removed_down(core, model, now)
-
-
-def _take_removed_down(core: Core, model: Model, now: float) -> None:
-    """Its running requests end; nobody gets a new lease."""
-    instance = model.instance
-    if instance is None:
-        return
-    if model.state is State.LOADING and not instance.adopted:
-        stop_unit(core, model, Reason.REMOVED)
-    elif core.recovery is None and core.started:
-        ordered = instance.takedown is not None and instance.takedown.reason in (Reason.COMMAND, Reason.REMOVED)
-        if not ordered:
-            begin_takedown(core, model, Reason.REMOVED, now, drain=True)
+    pursue_departure(core, model, now)
 
 
 def _keep_after_all(core: Core, model: Model, now: float) -> None:
@@ -175,8 +162,7 @@ def end_recovery(core: Core, now: float) -> None:
     if core.running:
         core.record("instances recovered", count=len(core.running), fronts=len(recovery.fronts), silent=silent)
     for model, _ in core.list_running():
-        if model.removed:
-            _take_removed_down(core, model, now)
+        pursue_departure(core, model, now)
     for model in list(core.models.values()):
         if model.settings is not None and model.settings.load_on_start and model.instance is None:
             want_load(core, model, now)

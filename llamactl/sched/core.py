@@ -99,7 +99,7 @@ class Core:
 
     def list_unreported(self) -> list[str]:
         """Instances found at the start that have not reported yet."""
-        return [model.name for model, instance in self.list_running() if instance.adopted and not instance.reported]
+        return [model.name for model, instance in self.list_running() if instance.is_unknown]
 
     def is_unsettled(self, model: Model, account: str) -> bool:
         """Whether an instance's charge on an account and what it has allocated there may differ now."""
@@ -109,7 +109,7 @@ class Core:
         moving = model.state in (State.LOADING, State.STOPPING) or (
             instance.takedown is not None and instance.takedown.ordered
         )
-        unknown = instance.uncharged or (instance.adopted and not instance.reported)
+        unknown = instance.uncharged or instance.is_unknown
         return unknown or (moving and self.ledger.get_hold(model.name, account) > 0)
 
     # --- instances come and go ---

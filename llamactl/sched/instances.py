@@ -72,6 +72,8 @@ class Instance:
     """Found running, not started by this supervisor."""
     connected: bool = False
     reported: bool = False
+    claimed: frozenset[str] = frozenset()
+    """Devices on which it may allocate while it loads."""
     uncharged: bool = False
     """It takes memory that nobody knows: no other load runs beside its own."""
     hidden_on: set[str] = field(default_factory=set)
@@ -94,6 +96,8 @@ class Instance:
     recalls_out: dict[Holder, int] = field(default_factory=dict)
     stale_returns: dict[Holder, int] = field(default_factory=dict)
     takedown: Takedown | None = None
+    unwanted: bool = False
+    """Somebody has ordered its end."""
     unloaders: dict[Waiter, float] = field(default_factory=dict)
     """Who waits for its end, since when."""
 
@@ -101,12 +105,22 @@ class Instance:
         """Leases in use, or requests at an instance that nobody holds a lease on."""
         return sum(lease.busy for lease in self.leases.values()) if self.leases else self.requests
 
+    def forget_requests(self) -> None:
+        """A front has told of its lease since the instance last said what it is doing."""
+        if not any(lease.busy for lease in self.leases.values()):
+            self.requests = 0
+
     def is_busy(self, now: float) -> bool:
         return self.count_busy() > 0 or now < self.refused_until_s
 
     def get_busy_since(self) -> float:
         """Start of the oldest lease's present busy time."""
         return min((lease.busy_since_s for lease in self.leases.values() if lease.busy), default=self.ready_since_s)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Found running, and it has not said yet what it does."""
+        return self.adopted and not self.reported
 
     @property
     def is_granting(self) -> bool:

@@ -4,10 +4,12 @@ Tests call this after every event. It looks only at the state; what a sequence o
 answered once, a limit of instances never passed) is checked by who applies them.
 """
 
+import itertools
+
 from llamactl.protocol import State
-from llamactl.sched.admission import find_conflicts, get_needs
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Instance, Model, Reason
+from llamactl.sched.memory import is_self_fitting
 from llamactl.sched.states import RUNNING
 
 
@@ -75,16 +77,13 @@ def _check_queue(core: Core) -> None:
         assert not granting, f"{entry.model!r} is ready, and requests wait for it"
         for waiter in entry.waiters:
             assert core.queue.has_waiter(waiter), f"waiter {waiter} of {entry.model!r} cannot be found"
-    for model, instance in core.list_running():
-        if model.state is State.LOADING and not instance.adopted:
-            assert model.name in core.queue, f"{model.name!r} loads for nobody"
-            needs = get_needs(model) if not instance.uncharged else None
-            others = [
-                name
-                for name in find_conflicts(core, model, needs)
-                if name != model.name and not _is_adopted(core.running[name])
-            ]
-            assert not others, f"{model.name!r} loads beside {others}, and one of them takes what is free"
+    loading = [i for model, i in core.list_running() if model.state is State.LOADING and not i.adopted]
+    for instance in loading:
+        assert instance.model in core.queue, f"{instance.model!r} loads for nobody"
+    for first, second in itertools.combinations(loading, 2):
+        fitting = is_self_fitting(first.settings) or is_self_fitting(second.settings)
+        blind = first.uncharged or second.uncharged or (fitting and first.claimed & second.claimed)
+        assert not blind, f"{first.model!r} loads beside {second.model!r}, and one of them takes what is free"
 
 
 def _check_measuring(core: Core) -> None:
@@ -95,7 +94,3 @@ def _check_measuring(core: Core) -> None:
     for waiter, name in queue.waiters.items():
         assert name in queue.pending or queue.is_current(name), f"waiter {waiter} waits for no measurement of {name!r}"
     assert queue.current or not queue.pending or not core.started or core.list_unreported(), "nobody is being measured"
-
-
-def _is_adopted(model: Model) -> bool:
-    return model.instance is not None and model.instance.adopted

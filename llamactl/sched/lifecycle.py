@@ -13,7 +13,7 @@ from llamactl.sched.instances import MAX_BACKOFF_S, Instance, Model, Reason
 from llamactl.sched.leases import serve_waiters
 from llamactl.sched.measuring import mark_hidden, measure_after_load
 from llamactl.sched.memory import list_device_rows, sum_per_account
-from llamactl.sched.takedown import advance_takedown, call_off_takedown, note_use, stop_unit
+from llamactl.sched.takedown import advance_takedown, call_off_takedown, note_use, pursue_departure, stop_unit
 
 _LIVE = (State.READY, State.SLEEPING)
 _SIGNALS = ("signal", "core-dump")
@@ -54,6 +54,7 @@ def handle_instance_reported(core: Core, event: InstanceReported, now: float) ->
             pass
     if instance.takedown is not None and instance.takedown.retry_s is not None and instance.requests == 0:
         instance.takedown.retry_s = now
+    pursue_departure(core, model, now)
     advance_takedown(core, model, now)
 
 
@@ -163,6 +164,8 @@ def handle_instance_ended(core: Core, event: InstanceEnded, now: float) -> None:
         core.emit(RevokeLease(holder, model.name, instance.generation, reason))
     for waiter, since_s in instance.unloaders.items():
         core.emit(Complete(waiter, model.name, max(0.0, now - since_s)))
+    if model.settings is None:
+        refuse_ended(core, model)
 
 
 def _end_stopped(core: Core, model: Model, instance: Instance, failure: LoadFailure | None) -> None:

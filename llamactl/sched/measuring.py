@@ -12,7 +12,7 @@ from llamactl.sched.admission import get_needs, is_to_be_measured, list_margins
 from llamactl.sched.core import Core
 from llamactl.sched.events import Complete, MeasureEnded, MeasureReported, StartMeasure, StopMeasure
 from llamactl.sched.instances import Model
-from llamactl.sched.memory import HOST, list_device_rows
+from llamactl.sched.memory import HOST, list_claimed_devices, list_device_rows
 
 MAX_ATTEMPTS = 2
 
@@ -79,6 +79,7 @@ def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> N
     if instance is not None and instance.effective is None and model.name not in core.ledger.holds:
         # It was started, or found, without figures: now it is charged like any other.
         core.ledger.charge(model.name, get_needs(model) or {})
+        instance.claimed = list_claimed_devices(instance.settings, model.min)
         instance.uncharged = False
     core.dirty = True
 
@@ -93,7 +94,7 @@ def calibrate_by_measure(core: Core, event: MeasureReported) -> None:
 def mark_hidden(core: Core, account: str) -> None:
     """Instances that have not reported since they were found are in what `external` says of this account now."""
     for _, instance in core.list_running():
-        if instance.adopted and not instance.reported:
+        if instance.is_unknown:
             instance.hidden_on.add(account)
 
 

@@ -26,7 +26,7 @@ from llamactl.sched.events import (
 from llamactl.sched.instances import RECALL_S, Model, Reason
 from llamactl.sched.leases import grant_lease, serve_waiters
 from llamactl.sched.queue import Entry
-from llamactl.sched.takedown import advance_takedown, begin_takedown, stop_unit
+from llamactl.sched.takedown import advance_takedown, begin_takedown, pursue_departure, stop_unit
 
 
 def resolve_model(core: Core, waiter: Waiter, name: str) -> Model | None:
@@ -140,19 +140,14 @@ def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> N
             core.emit(Complete(waiter, model.name))
         return
     instance.unloaders[waiter] = now
-    if model.state is State.LOADING or event.now:
+    instance.unwanted = True
+    if not event.now:
+        pursue_departure(core, model, now)
+    else:
         stop_unit(core, model, Reason.COMMAND)
-    elif not _is_ordered_away(model):
-        begin_takedown(core, model, Reason.COMMAND, now, drain=True)
-    if event.now:
         for holder in instance.leases:
             core.emit(RevokeLease(holder, model.name, instance.generation, "unloaded by command"))
         instance.leases.clear()
-
-
-def _is_ordered_away(model: Model) -> bool:
-    takedown = model.instance.takedown if model.instance is not None else None
-    return takedown is not None and takedown.reason in (Reason.COMMAND, Reason.REMOVED)
 
 
 # --- measure ---
@@ -209,8 +204,9 @@ def handle_connection_gone(core: Core, holder: Holder, now: float) -> None:
         instance.recalls_out.pop(holder, None)
         instance.stale_returns.pop(holder, None)
         lease = instance.leases.pop(holder, None)
-        if lease is not None and lease.busy:
-            instance.last_used_s = now
+        if lease is not None:
+            instance.last_used_s = now if lease.busy else instance.last_used_s
+            instance.forget_requests()
         if instance.takedown is not None:
             instance.takedown.unanswered.pop(holder, None)
             advance_takedown(core, model, now)

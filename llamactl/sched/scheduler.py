@@ -121,6 +121,7 @@ def _handle_lease_idle(core: Core, event: events.LeaseIdle, now: float) -> None:
         return
     lease.busy, lease.last_used_s = False, event.last_used_s
     instance = found[1]
+    instance.forget_requests()
     takedown.note_use(instance, event.last_used_s, now)
     if not instance.count_busy():
         leases.send_note(core, instance)

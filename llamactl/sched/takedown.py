@@ -74,6 +74,24 @@ def call_off_takedown(core: Core, model: Model, why: str, now: float) -> None:
     serve_waiters(core, model, now)
 
 
+def pursue_departure(core: Core, model: Model, now: float) -> None:
+    """Take down what an operator wants gone: by command, or because it is in the configuration no more. What it does
+    must be known first: a model that was found running may be serving."""
+    instance = model.instance
+    if instance is None or model.state is State.STOPPING or instance.is_unknown:
+        return
+    if instance.unwanted:
+        reason = Reason.COMMAND
+    elif model.removed and core.started and core.recovery is None:
+        reason = Reason.REMOVED
+    else:
+        return
+    if model.state is State.LOADING:
+        stop_unit(core, model, reason)
+    elif instance.takedown is None or instance.takedown.reason not in (Reason.COMMAND, Reason.REMOVED):
+        begin_takedown(core, model, reason, now, drain=True)
+
+
 def stop_unit(core: Core, model: Model, reason: Reason, for_model: str = "") -> None:
     """The unit shall stop, whatever it does."""
     instance = model.instance
@@ -105,6 +123,7 @@ def handle_recall_answered(core: Core, event: RecallAnswered, now: float) -> Non
         if stale:
             return
         instance.leases.pop(holder, None)
+        instance.forget_requests()
         core.dirty = True
         if not instance.count_busy():
             send_note(core, instance)
