@@ -87,9 +87,13 @@ class Instance:
     note: Note = field(default_factory=Note)
     last_used_s: float = 0.0
     requests: int = 0
-    """In flight at the instance as it last said; counts only where no lease tells more."""
-    refused_until_s: float = 0.0
-    """It refused to stop, and counts as busy until then."""
+    """In flight at the instance as it last said. It does not say when they end, so that this is shown and decides
+    nothing.
+    """
+    hinted_until_s: float = 0.0
+    """It refused to stop, or spoke of requests that no lease covers: it counts as busy until then, and can be asked
+    again.
+    """
     doubted_until_s: float = 0.0
     """A front found it gone: no grants until it proves that it lives, ends, or this time has come."""
     leases: dict[Holder, Lease] = field(default_factory=dict)
@@ -102,16 +106,16 @@ class Instance:
     """Who waits for its end, since when."""
 
     def count_busy(self) -> int:
-        """Leases in use, or requests at an instance that nobody holds a lease on."""
-        return sum(lease.busy for lease in self.leases.values()) if self.leases else self.requests
+        """Leases in use."""
+        return sum(lease.busy for lease in self.leases.values())
 
-    def forget_requests(self) -> None:
+    def forget_hint(self) -> None:
         """A front has told of its lease since the instance last said what it is doing."""
-        if not any(lease.busy for lease in self.leases.values()):
-            self.requests = 0
+        if not self.count_busy():
+            self.requests, self.hinted_until_s = 0, 0.0
 
     def is_busy(self, now: float) -> bool:
-        return self.count_busy() > 0 or now < self.refused_until_s
+        return self.count_busy() > 0 or now < self.hinted_until_s
 
     def get_busy_since(self) -> float:
         """Start of the oldest lease's present busy time."""
@@ -185,4 +189,4 @@ class Model:
         timeout_s = self.get_idle_timeout_s(defaults)
         if timeout_s <= 0 or instance.takedown is not None or instance.count_busy():
             return None
-        return max(instance.last_used_s, instance.ready_since_s, instance.refused_until_s - timeout_s) + timeout_s
+        return max(instance.last_used_s, instance.ready_since_s, instance.hinted_until_s - timeout_s) + timeout_s

@@ -9,7 +9,7 @@ from llamactl.protocol import ChildState, LoadFailure, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
 from llamactl.sched.events import Complete, InstanceEnded, InstanceReported, InstanceSilent, RevokeLease
-from llamactl.sched.instances import MAX_BACKOFF_S, Instance, Model, Reason
+from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, Reason
 from llamactl.sched.leases import serve_waiters
 from llamactl.sched.measuring import mark_hidden, measure_after_load
 from llamactl.sched.memory import list_device_rows, sum_per_account
@@ -28,7 +28,7 @@ def handle_instance_reported(core: Core, event: InstanceReported, now: float) ->
     core.dirty = core.dirty or first or not instance.connected or instance.requests != event.busy
     instance.connected = instance.reported = True
     instance.requests = max(0, event.busy)
-    instance.refused_until_s = 0.0 if instance.requests == 0 else instance.refused_until_s
+    instance.hinted_until_s = now + RECALL_S if instance.requests and not instance.leases else 0.0
     instance.facts = model.facts = event.facts or instance.facts or model.facts
     if first and instance.adopted:
         _recall_note(core, instance, event, now)

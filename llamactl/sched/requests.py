@@ -206,7 +206,7 @@ def handle_connection_gone(core: Core, holder: Holder, now: float) -> None:
         lease = instance.leases.pop(holder, None)
         if lease is not None:
             instance.last_used_s = now if lease.busy else instance.last_used_s
-            instance.forget_requests()
+            instance.forget_hint()
         if instance.takedown is not None:
             instance.takedown.unanswered.pop(holder, None)
             advance_takedown(core, model, now)

@@ -54,8 +54,8 @@ class Scheduler:
             deadlines += takedown.list_takedown_deadlines(instance)
             if instance.doubted_until_s:
                 deadlines.append(instance.doubted_until_s)
-            if instance.refused_until_s and len(core.queue):
-                deadlines.append(instance.refused_until_s)
+            if instance.hinted_until_s and len(core.queue):
+                deadlines.append(instance.hinted_until_s)
             idle_s = model.get_idle_deadline(core.settings) if core.recovery is None else None
             if idle_s is not None:
                 deadlines.append(idle_s)
@@ -94,8 +94,8 @@ def _expire(core: Core, now: float) -> None:
     for model, instance in core.list_running():
         takedown.expire_takedown(core, model, now)
         requests.expire_doubts(core, model, now)
-        if instance.refused_until_s and now >= instance.refused_until_s:
-            instance.refused_until_s = 0.0
+        if instance.hinted_until_s and now >= instance.hinted_until_s:
+            instance.hinted_until_s = 0.0
             core.dirty = True
         idle_s = model.get_idle_deadline(core.settings) if core.recovery is None else None
         if idle_s is not None and now >= idle_s and model.name not in core.queue:
@@ -121,7 +121,7 @@ def _handle_lease_idle(core: Core, event: events.LeaseIdle, now: float) -> None:
         return
     lease.busy, lease.last_used_s = False, event.last_used_s
     instance = found[1]
-    instance.forget_requests()
+    instance.forget_hint()
     takedown.note_use(instance, event.last_used_s, now)
     if not instance.count_busy():
         leases.send_note(core, instance)

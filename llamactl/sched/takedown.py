@@ -123,7 +123,7 @@ def handle_recall_answered(core: Core, event: RecallAnswered, now: float) -> Non
         if stale:
             return
         instance.leases.pop(holder, None)
-        instance.forget_requests()
+        instance.forget_hint()
         core.dirty = True
         if not instance.count_busy():
             send_note(core, instance)
@@ -163,7 +163,7 @@ def handle_stop_answered(core: Core, event: StopAnswered, now: float) -> None:
     if takedown is None or not takedown.ordered or model.state is State.STOPPING:
         return
     takedown.ordered = False
-    instance.refused_until_s = now + RECALL_S
+    instance.hinted_until_s = now + RECALL_S
     if takedown.drain:
         takedown.retry_s = now + RECALL_S
         core.dirty = True

@@ -1,4 +1,5 @@
-"""How do the examples talk to the scheduler? A bench: one scheduler, a clock that stands still unless moved, and verbs for what happens outside.
+"""How do the examples talk to the scheduler? A bench: one scheduler, a clock that stands still unless moved, and verbs
+for what happens outside.
 
 Every event goes through `do`, which checks the invariants after it and keeps all effects.
 """

@@ -1,8 +1,10 @@
-"""What would really happen? A small world around the scheduler: units, instances, measure children, fronts and clients, with messages in flight.
+"""What would really happen? A small world around the scheduler: units, instances, measure children, fronts and clients,
+with messages in flight.
 
-Every channel keeps its order, and which channel delivers next is chosen by whoever drives the world (a seeded generator, or hypothesis). The world knows the
-truth (which request runs where, how much memory is taken) and holds the scheduler's effects against it: nothing busy is stopped by an eviction, each request is
-answered once, limits hold. `settle` ends all requests and delivers everything; then nobody may be left waiting.
+Every channel keeps its order, and which channel delivers next is chosen by whoever drives the world (a seeded
+generator, or hypothesis). The world knows the truth (which request runs where, how much memory is taken) and holds the
+scheduler's effects against it: nothing busy is stopped by an eviction, each request is answered once, limits hold.
+`settle` ends all requests and delivers everything; then nobody may be left waiting.
 """
 
 from collections import deque
@@ -154,16 +156,14 @@ class World:
             case ev.OrderStop():
                 unit = self.find(effect.model, effect.generation)
                 settings = self.config.models.get(effect.model)
-                if settings is not None and settings.pin:
+                if unit is not None and settings is not None and settings.pin:
                     assert effect.model in self.unloading, f"{effect.model} is pinned, and asked to stop"
                 channel = self.channel(effect.model)
-                if unit is None or not unit.connected:
-                    channel.append(ev.StopAnswered(effect.model, effect.generation, False))
-                elif unit.requests or unit.state not in (ChildState.READY, ChildState.STOPPING):
-                    channel.append(ev.StopAnswered(effect.model, effect.generation, False))
-                else:
+                live = (ChildState.READY, ChildState.STOPPING)
+                agrees = unit is not None and unit.connected and not unit.requests and unit.state in live
+                if unit is not None and agrees:
                     unit.state = ChildState.STOPPING
-                    channel.append(ev.StopAnswered(effect.model, effect.generation, True))
+                channel.append(ev.StopAnswered(effect.model, effect.generation, agrees))
             case ev.SendNote():
                 unit = self.find(effect.model, effect.generation)
                 if unit is not None and unit.connected:
@@ -332,7 +332,11 @@ class World:
 
     def run_request(self, front: Front, model: str, lease: Lease, granted: bool = False) -> None:
         unit = self.find(model, lease.generation)
-        if unit is None or unit.state not in (ChildState.READY, ChildState.STOPPING) or unit.state is ChildState.STOPPING:
+        if (
+            unit is None
+            or unit.state not in (ChildState.READY, ChildState.STOPPING)
+            or unit.state is ChildState.STOPPING
+        ):
             # Nobody listens there: the lease is of no use, and the supervisor may not know yet.
             if granted and lease.running == 0:
                 front.outbox.append(ev.LeaseIdle(front.holder, model, lease.generation, self.now))
