@@ -68,7 +68,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._reader.feed(bytes(READ_VIEW[:nbytes]))
         if not self._answering:
             self._advance()
-        if self._answering and self._reader.buffered_bytes > MAX_AHEAD_BYTES:
+        if self._reader.buffered_bytes > MAX_AHEAD_BYTES and (self._answering or self.congested):
             self._pause_reading()
 
     def eof_received(self) -> bool:
@@ -83,6 +83,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.congested = False
         if self._running is not None:
             self._running.resume()
+        if not self._answering:
+            self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -102,7 +104,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._advancing = True
         try:
-            while not self._answering and self._linger is None and self._transport is not None:
+            while not (self._answering or self.congested or self._linger) and self._transport is not None:
                 event = self._reader.next_event()
                 if event is None:
                     break
@@ -192,14 +194,17 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._answering = False
         if self._transport is None:
             return
-        if not keep_alive:
+        if keep_alive:
+            self._go_on()
+        else:
             self._end_after_answer()
-            return
-        if self._reading_paused:
-            self._reading_paused = False
-            self._transport.resume_reading()
+
+    def _go_on(self) -> None:
         if self._reader.buffered_bytes:
             self._advance()
+        if self._reading_paused and self._transport is not None and self._reader.buffered_bytes <= MAX_AHEAD_BYTES:
+            self._reading_paused = False
+            self._transport.resume_reading()
 
     def break_off(self, after_flush: bool) -> None:
         """The answer cannot be completed: end the connection so that the client sees it."""

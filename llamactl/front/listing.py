@@ -7,8 +7,6 @@ owner would look for it in vain.
 
 from typing import Any
 
-import msgspec
-
 from llamactl.protocol import ModelList, ModelStatus, Stage, State
 
 _VALUES = {
@@ -37,7 +35,7 @@ def format_model(model: ModelStatus, now_s: int) -> dict[str, Any]:
         "path": model.path,
         "context_length": _choose_context_length(model),
         "status": format_status(model),
-        "memory": msgspec.to_builtins(model.memory),
+        "memory": model.memory,
     }
 
 

@@ -1,7 +1,7 @@
-"""What does a front see in these tests? A supervisor and instances that do what a test tells them, on real sockets, in one loop.
+"""What does a front see in these tests? A supervisor and instances that do what a test tells them.
 
-`stage(scenario)` runs a coroutine with a World: a running Front, its supervisor and instances. No systemd, no model: what is tested is what the front does with
-what others say.
+`stage(scenario)` runs a coroutine with a World: a running Front, its supervisor and instances, on real sockets in one
+loop. No systemd, no model: what is tested is what the front does with what others say.
 """
 
 import asyncio

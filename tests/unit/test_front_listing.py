@@ -1,0 +1,84 @@
+"""Models as llama-server's router lists them."""
+
+import msgspec
+
+from llamactl.front.listing import format_model, format_model_list, format_status
+from llamactl.protocol import (
+    Breakdown,
+    Facts,
+    LoadFailure,
+    ModelList,
+    ModelMemory,
+    ModelStatus,
+    Stage,
+    State,
+)
+
+
+def test_model_is_listed_in_the_routers_words() -> None:
+    model = ModelStatus(
+        name="a",
+        state=State.READY,
+        aliases=("b",),
+        path="/m/a.gguf",
+        memory=ModelMemory(effective=Breakdown(n_ctx=4096)),
+        facts=Facts(n_ctx_train=8192),
+    )
+    listed = msgspec.json.decode(msgspec.json.encode(format_model(model, 1000)))
+    memory = listed.pop("memory")
+    assert listed == {
+        "id": "a",
+        "aliases": ["b"],
+        "object": "model",
+        "owned_by": "llamactl",
+        "created": 1000,
+        "path": "/m/a.gguf",
+        "context_length": 4096,
+        "status": {"value": "loaded"},
+    }
+    assert memory["effective"] == {"n_ctx": 4096, "devices": []}
+
+
+def test_states_have_the_routers_values() -> None:
+    values = {state: format_status(ModelStatus(name="a", state=state))["value"] for state in State}
+    assert values == {
+        State.UNLOADED: "unloaded",
+        State.LOADING: "loading",
+        State.READY: "loaded",
+        State.SLEEPING: "sleeping",
+        State.STOPPING: "unloaded",
+        State.FAILED: "unloaded",
+    }
+
+
+def test_failed_model_says_how_it_ended() -> None:
+    failure = LoadFailure(result="exit-code", exit_code=7, message="no such tensor")
+    status = format_status(ModelStatus(name="a", state=State.FAILED, failure=failure))
+    assert status == {"value": "unloaded", "failed": True, "exit_code": 7, "reason": "no such tensor"}
+    assert "failed" not in format_status(ModelStatus(name="a", state=State.READY, failure=failure))
+
+
+def test_invalid_model_is_listed_with_the_reason() -> None:
+    status = format_status(ModelStatus(name="a", state=State.UNLOADED, invalid="no file"))
+    assert status == {"value": "unloaded", "failed": True, "reason": "no file"}
+
+
+def test_loading_model_says_how_far_it_is() -> None:
+    model = ModelStatus(name="a", state=State.LOADING, stage=Stage.LOADING, progress=0.5, waiting_for=("b",))
+    status = format_status(model)
+    assert status["progress"]["current"] == "loading"
+    assert status["progress"]["value"] == 0.5
+    assert status["waiting_for"] == ["b"]
+
+
+def test_context_length_is_what_is_known() -> None:
+    assert format_model(ModelStatus(name="a", state=State.UNLOADED), 0)["context_length"] is None
+    trained = ModelStatus(name="a", state=State.UNLOADED, facts=Facts(n_ctx_train=8192))
+    assert format_model(trained, 0)["context_length"] == 8192
+
+
+def test_unlisted_models_are_not_listed() -> None:
+    models = tuple(ModelStatus(name=name, state=State.UNLOADED, unlisted=name == "b") for name in "abc")
+    listed = format_model_list(ModelList(id=1, now_s=0, models=models), 0)
+    assert listed["object"] == "list"
+    assert [model["id"] for model in listed["data"]] == ["a", "c"]

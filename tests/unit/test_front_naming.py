@@ -1,0 +1,86 @@
+"""Which model a request names, and what is said when it names none."""
+
+from typing import Any
+
+import pytest
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.front.naming import find_autoload, find_model, require_model
+from llamactl.front.wire import RequestHead, parse_request_head
+
+
+def make_head(target: str = "/v1/chat/completions", content_type: str = "") -> RequestHead:
+    field = f"Content-Type: {content_type}\r\n" if content_type else ""
+    return parse_request_head(f"POST {target} HTTP/1.1\r\nHost: x\r\n{field}\r\n".encode())
+
+
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="model"\r\n\r\nname="model"\r\n\r\nno\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n--b--\r\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "content_type", "body", "name"),
+    [
+        ("/x", "application/json", b'{"model":"a"}', "a"),
+        ("/x", "", b'{"messages":[{"model":"no"}],"model":"a"}', "a"),
+        ("/x", "application/x-www-form-urlencoded", b' {"model" : "a\\u00e9\\n"} ', "aé\n"),
+        ("/x?model=q", "", b'{"model":"a"}', "a"),
+        ("/x?model=q", "", b'{"n":1}', "q"),
+        ("/x?model=q%2Fr+s", "", b"", "q/r s"),
+        ("/x?model=q", "audio/wav", b"RIFF", "q"),
+        ("/x", "multipart/form-data; boundary=b", FORM, "whisper"),
+        ("/x", 'Multipart/Form-Data; charset=x; boundary="b"', FORM, "whisper"),
+        ("/x", "multipart/form-data; boundary=c", FORM, None),
+        ("/x", "multipart/form-data", FORM, None),
+        ("/x", "", b'{"model":null}', None),
+        ("/x", "", b'{"model":""}', None),
+        ("/x", "", b'{"Model":"a"}', None),
+        ("/x?models=q", "", b"", None),
+        ("/x?model=", "", b"", None),
+    ],
+)
+def test_model_is_found(target: str, content_type: str, body: bytes, name: str | None) -> None:
+    assert find_model(make_head(target, content_type), body) == name
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "message"),
+    [
+        ("", b"{", "not valid JSON"),
+        ("", b'{"model":"a"', "not valid JSON"),
+        ("", b'{"model":"a"} x', "not valid JSON"),
+        ("", b'{"model":"\xff"}', "not valid JSON"),
+        ("application/json", b"\x00", "not valid JSON"),
+        ("", b'{"x":' + b"[" * 100_000, "not valid JSON"),
+        ("", b"[]", "not a JSON object"),
+        ("", b'"a"', "not a JSON object"),
+        ("", b'{"model":1}', '"model" is not a string'),
+        ("", b'{"model":["a"]}', '"model" is not a string'),
+        ("application/json", b"{}", "names no model"),
+    ],
+)
+def test_body_that_names_no_model_is_refused_with_the_reason(content_type: str, body: bytes, message: str) -> None:
+    with pytest.raises(LlamactlError, match=message) as caught:
+        require_model(make_head("/x", content_type), body)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_bad_json_is_refused_even_if_the_query_names_a_model() -> None:
+    with pytest.raises(LlamactlError, match="not valid JSON"):
+        find_model(make_head("/x?model=a", "application/json"), b"{")
+
+
+def test_missing_model_names_the_cure() -> None:
+    with pytest.raises(LlamactlError) as caught:
+        require_model(make_head(), b"{}")
+    assert '"model": "NAME"' in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [(b"", None), (b"model=a", None), (b"autoload=true", True), (b"autoload=false&x", False), (b"x&autoload=0", False)],
+)
+def test_autoload_is_read(query: bytes, expected: Any) -> None:
+    assert find_autoload(query) is expected
