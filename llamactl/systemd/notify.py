@@ -6,43 +6,49 @@ raises where there is no NOTIFY_SOCKET. Repeated messages (status, watchdog) nev
 ones do, for a moment.
 """
 
+import contextlib
 import os
+import socket
+import struct
 import time
 import unicodedata
 from collections.abc import Mapping
 
 import sdnotify
 
-SEND_TIMEOUT_S = 5.0
+SEND_TIMEOUT_S = 5
 MAX_STATUS_LENGTH = 512
 
 
 class Notifier:
-    """sd_notify(3) for the main process of a unit."""
+    """sd_notify(3) for the main process of a unit. May be used from several threads."""
 
     def __init__(self) -> None:
         self._notifier = sdnotify.SystemdNotifier()
+        if self._notifier.socket is not None:
+            limit = struct.pack("@ll", SEND_TIMEOUT_S, 0)
+            self._notifier.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def ready(self) -> None:
-        self._send("READY=1", SEND_TIMEOUT_S)
+        self._send("READY=1")
 
     def reloading(self) -> None:
         """Followed by ready(). Both fields, since notify-reload units (systemd >= 253) need the time."""
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}", SEND_TIMEOUT_S)
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        self._send("STOPPING=1", SEND_TIMEOUT_S)
+        self._send("STOPPING=1")
 
     def extend_timeout(self, seconds: float) -> None:
         """From now, systemd waits so long for ready(), or for the end of the process after a stop."""
-        self._send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}", SEND_TIMEOUT_S)
+        self._send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}")
 
     def status(self, text: str) -> None:
         """One line for `systemctl status`."""
-        self._send(f"STATUS={format_status(text)}", 0)
+        self._send_or_drop(f"STATUS={format_status(text)}")
 
     def watchdog(self) -> None:
-        self._send("WATCHDOG=1", 0)
+        self._send_or_drop("WATCHDOG=1")
 
     @staticmethod
     def watchdog_interval_s(environ: Mapping[str, str] = os.environ) -> float | None:
@@ -55,10 +61,13 @@ class Notifier:
             return None
         return interval_us / 1e6 if interval_us > 0 else None
 
-    def _send(self, message: str, timeout_s: float) -> None:
-        if self._notifier.socket is not None:
-            self._notifier.socket.settimeout(timeout_s)  # 0: what would have to wait is dropped
+    def _send(self, message: str) -> None:
         self._notifier.notify(message)
+
+    def _send_or_drop(self, message: str) -> None:
+        if self._notifier.socket is not None:
+            with contextlib.suppress(OSError):
+                self._notifier.socket.send(message.encode("ascii"), socket.MSG_DONTWAIT)
 
 
 def format_status(text: str) -> str:

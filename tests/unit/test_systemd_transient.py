@@ -1,0 +1,238 @@
+"""Does a model's unit get what its settings say, and a sandbox whatever they say?"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.names import format_slug
+from llamactl.paths import Paths
+from llamactl.settings import ModelSettings, decode_spec
+from llamactl.systemd.signatures import pack_properties
+from llamactl.systemd.transient import (
+    choose_measure_properties,
+    choose_model_properties,
+    choose_read_only,
+    environment_of,
+    format_user,
+)
+
+SETTINGS = ModelSettings(name="a", path="/srv/models/a.gguf", files=("/srv/models/a.gguf",))
+
+
+def choose(settings: ModelSettings = SETTINGS, paths: Paths = Paths(), **options: Any) -> dict[str, Any]:  # noqa: B008
+    return choose_model_properties(
+        settings,
+        slug=format_slug(settings.name),
+        generation="g",
+        paths=paths,
+        python="/opt/venv/bin/python",
+        python_paths=["/opt/venv", "/root/.pyenv/versions/3.11"],
+        stall_s=options.pop("stall_s", 120),
+        stop_timeout_s=30,
+        margins_bytes={"": 5},
+        extra_bufts=True,
+        **options,
+    )
+
+
+def choose_measure(settings: ModelSettings = SETTINGS) -> dict[str, Any]:
+    return choose_measure_properties(
+        settings,
+        slug="a",
+        paths=Paths(),
+        python="/opt/venv/bin/python",
+        python_paths=[],
+        margins_bytes={},
+        extra_bufts=False,
+        timeout_s=300,
+    )
+
+
+def test_model_unit_depends_on_nothing_but_its_slice() -> None:
+    properties = choose()
+    assert properties["Slice"] == "llamactl-models.slice"
+    assert not {"PartOf", "BindsTo", "Requires", "Wants", "After", "Restart"} & properties.keys() - {"Restart"}
+    assert properties["Restart"] == "no"
+
+
+def test_both_units_are_json_and_fit_their_signatures() -> None:
+    for properties in (choose(gpu_groups=["video"]), choose_measure()):
+        assert json.loads(json.dumps(properties)) == properties
+        pack_properties(json.loads(json.dumps(properties)))
+
+
+def test_failed_model_stays_and_measurement_is_held_by_reference() -> None:
+    assert choose()["CollectMode"] == "inactive"
+    measure = choose_measure()
+    assert (measure["CollectMode"], measure["AddRef"]) == ("inactive-or-failed", True)
+    assert measure["RuntimeMaxUSec"] == 300_000_000
+
+
+def test_fractions_of_seconds_are_no_zero() -> None:
+    assert choose(stall_s=0.25)["TimeoutStartUSec"] == 250_000
+    assert choose(stall_s=0)["TimeoutStartUSec"] == (1 << 64) - 1
+
+
+def test_dollars_in_arguments_are_kept() -> None:
+    properties = choose_model_properties(
+        SETTINGS,
+        slug="a",
+        generation="g",
+        paths=Paths(),
+        python="/opt/$HOME/python",
+        python_paths=[],
+        stall_s=1,
+        stop_timeout_s=1,
+        margins_bytes={},
+        extra_bufts=True,
+    )
+    ((path, argv, _),) = properties["ExecStart"]
+    assert (path, argv[0]) == ("/opt/$HOME/python", "/opt/$$HOME/python")
+
+
+def test_environment_says_all_that_the_child_and_a_new_supervisor_need() -> None:
+    settings = ModelSettings(
+        name="Ünïcode %n $HOME", path="/srv/m.gguf", env={"GGML_X": "1"}, chat_template="{{ 'a\n' }}"
+    )
+    properties = choose(settings)
+    environment = dict(entry.split("=", 1) for entry in properties["Environment"])
+    assert decode_spec(environment["LLAMACTL_SPEC"]) == settings
+    assert environment["LLAMACTL_MODEL"] == settings.name
+    assert environment["LLAMACTL_GENERATION"] == "g"
+    assert json.loads(environment["LLAMACTL_MARGINS"]) == {"": 5}
+    assert environment["LLAMACTL_EXTRA_BUFTS"] == "1"
+    assert environment["LLAMACTL_SOCKET"] == f"/run/llamactl/models/{format_slug(settings.name)}/http.sock"
+    assert environment["LLAMACTL_REPORT"] == "/run/llamactl/report/report.sock"
+    assert environment["GGML_X"] == "1"
+    assert dict(entry.split("=", 1) for entry in choose_measure()["Environment"])["LLAMACTL_EXTRA_BUFTS"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"LLAMACTL_SPEC": "{}"}, "llamactl sets it"),
+        ({"1A": "x"}, "a name is letters"),
+        ({"A B": "x"}, "a name is letters"),
+        ({"A": "x\x00y"}, "control characters"),
+        ({"A": "x" * (128 << 10)}, "131072"),
+    ],
+)
+def test_environment_that_cannot_be_passed_is_refused(env: dict[str, str], words: str) -> None:
+    with pytest.raises(LlamactlError, match=words) as refused:
+        choose(msgspec.structs.replace(SETTINGS, env=env))
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert "'a'" in str(refused.value)
+
+
+def test_template_that_is_too_long_for_a_variable_is_refused() -> None:
+    with pytest.raises(LlamactlError, match="long chat template"):
+        environment_of(
+            msgspec.structs.replace(SETTINGS, chat_template="x" * (128 << 10)),
+            slug="a",
+            generation="g",
+            paths=Paths(),
+            margins_bytes={},
+            extra_bufts=True,
+        )
+
+
+def test_model_name_goes_into_log_fields_only_where_it_survives_a_daemon_reload() -> None:
+    assert "LLAMACTL_MODEL=org/a-1:q4" in choose(msgspec.structs.replace(SETTINGS, name="org/a-1:q4"))["LogExtraFields"]
+    for name in ("two words", 'a"b', "100%", "back\\slash"):
+        fields = choose(msgspec.structs.replace(SETTINGS, name=name))["LogExtraFields"]
+        assert fields == ["LLAMACTL_ROLE=model"], name
+
+
+def test_moved_runtime_directory_is_used_throughout() -> None:
+    properties = choose(paths=replace(Paths(), runtime_dir=Path("/run/other")))
+    assert properties["RuntimeDirectory"] == ["other/models/a"]
+    assert properties["TemporaryFileSystem"] == [["/run/other", "ro"]]
+    assert properties["BindPaths"][0][0] == "/run/other/models/a"
+    assert "/run/other/report" in [bind[0] for bind in properties["BindReadOnlyPaths"]]
+    with pytest.raises(LlamactlError, match="below /run"):
+        choose(paths=replace(Paths(), runtime_dir=Path("/tmp/other")))
+
+
+# --- what is bound ------------------------------------------------------------------------------
+
+
+def test_directories_of_all_files_are_bound_once_and_outermost() -> None:
+    settings = ModelSettings(
+        name="a",
+        path="/root/m/a-00001-of-00002.gguf",
+        files=("/root/m/a-00001-of-00002.gguf", "/data/b/a-00002-of-00002.gguf"),
+        mmproj="/root/m/sub/mmproj.gguf",
+    )
+    assert choose_read_only(settings, ["/root/m/venv", "/opt/python"]) == ["/root/m", "/data/b", "/opt/python"]
+
+
+@pytest.mark.parametrize("path", ["/root/a.gguf", "/home/bob/a.gguf", "/a.gguf", "/tmp/a.gguf"])
+def test_file_right_in_a_home_is_bound_alone(path: str) -> None:
+    assert choose_read_only(ModelSettings(name="a", path=path), []) == [path]
+
+
+def test_required_directories_are_required_and_models_are_not() -> None:
+    binds = {bind[0]: bind for bind in choose()["BindReadOnlyPaths"]}
+    assert binds["/run/llamactl/report"][2] is False
+    assert binds["/srv/models"][2] is True
+
+
+# --- users --------------------------------------------------------------------------------------
+
+
+@given(st.text(min_size=1, max_size=128).filter(str.strip))
+def test_user_name_is_valid_for_every_slug(name: str) -> None:
+    user = format_user(format_slug(name))
+    assert len(user) <= 31
+    assert set(user) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-")
+    assert user.startswith("llm-")
+
+
+def test_user_names_differ_where_slugs_do() -> None:
+    slugs = ["a.b", "a-b", "a_b", "x" * 40, "x" * 41, "q.5" + "x" * 30, "q-5" + "x" * 30]
+    assert len({format_user(slug) for slug in slugs}) == len(slugs)
+
+
+# --- extra properties ---------------------------------------------------------------------------
+
+
+def test_extra_properties_replace_ours_and_lists_are_added() -> None:
+    properties = choose(
+        msgspec.structs.replace(
+            SETTINGS,
+            extra={
+                "PrivateNetwork": False,
+                "OOMScoreAdjust": -100,
+                "DeviceAllow": ["/dev/fuse rw"],
+                "SupplementaryGroups": "audio",
+                "WatchdogSec": "5min",
+                "BindReadOnlyPaths": ["/data"],
+            },
+        ),
+        gpu_groups=["video"],
+    )
+    assert properties["PrivateNetwork"] is False
+    assert properties["OOMScoreAdjust"] == -100
+    assert properties["SupplementaryGroups"] == ["video", "audio"]
+    assert properties["WatchdogUSec"] == 300_000_000
+    assert ["char-nvidia*", "rw"] in properties["DeviceAllow"]
+    assert ["/dev/fuse", "rw"] in properties["DeviceAllow"]
+    assert {"/srv/models", "/data"} <= {bind[0] for bind in properties["BindReadOnlyPaths"]}
+
+
+def test_watchdog_is_for_instances_only() -> None:
+    assert "WatchdogUSec" not in choose_measure(msgspec.structs.replace(SETTINGS, extra={"WatchdogSec": 5}))
+
+
+def test_memory_limit_is_not_hidden_by_swap_unless_swap_is_allowed() -> None:
+    assert "MemorySwapMax" not in choose()
+    assert choose(msgspec.structs.replace(SETTINGS, extra={"MemoryMax": "8G"}))["MemorySwapMax"] == 0
+    both = {"MemoryMax": "8G", "MemorySwapMax": "1G"}
+    assert choose(msgspec.structs.replace(SETTINGS, extra=both))["MemorySwapMax"] == 1 << 30
