@@ -355,7 +355,12 @@ class Manager:
                     task = asyncio.get_running_loop().create_task(self._unreference(event.unit))
                     self._background.add(task)
                     task.add_done_callback(self._background.discard)
-            self._on_event(event)
+            try:
+                self._on_event(event)
+            except Exception as error:
+                # The next event is no less true for that.
+                what = {"message": f"event {event} was not handled", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(what)
 
     async def _unreference(self, unit: str) -> None:
         """A unit that was started with AddRef= has told its result: let systemd collect it."""

@@ -12,6 +12,7 @@ TIMEOUT_S = 30.0
 READY = "systemd-notify --ready; exec sleep infinity"
 
 E = TypeVar("E", bound=UnitEvent)
+T = TypeVar("T")
 
 
 class Follower:
@@ -39,10 +40,22 @@ class Follower:
             found = [event for event in self.events if isinstance(event, kind) and event.unit == unit]
             return found[count - 1] if len(found) >= count else None
 
+        return await self._wait_for(find)
+
+    async def wait_state(self, unit: str, state: str) -> UnitChanged:
+        """Until the last thing told of the unit is that it is in that state."""
+
+        def find() -> UnitChanged | None:
+            found = [event for event in self.events if isinstance(event, UnitChanged) and event.unit == unit]
+            return found[-1] if found and found[-1].active_state == state else None
+
+        return await self._wait_for(find)
+
+    async def _wait_for(self, find: Callable[[], T | None]) -> T:
         async with asyncio.timeout(TIMEOUT_S), self._news:
-            while (event := find()) is None:
+            while (found := find()) is None:
                 await self._news.wait()
-        return event
+        return found
 
     def steps(self, unit: str) -> list[str]:
         """The kinds of the unit's events, in order, without changes in between."""
