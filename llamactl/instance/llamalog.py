@@ -17,16 +17,19 @@ _KEPT_CHARS = 400
 
 
 class LlamaLog:
-    """Install once, before anything else of llama.cpp runs; keep the object alive as long as llama.cpp is used."""
+    """Install once, before anything else of llama.cpp runs."""
+
+    _installed: "LlamaLog | None" = None
 
     def __init__(self, debug: bool = False) -> None:
         self._debug = debug
         self._level = 0
         self._errors: deque[str] = deque(maxlen=_KEPT_LINES)
-        # llama.cpp keeps this pointer: it must not be collected.
         self._callback = llama.llama_log_callback(self._take)
 
     def install(self) -> None:
+        # llama.cpp keeps the pointer until the process ends, longer than whoever called this: it must not be collected.
+        LlamaLog._installed = self
         llama.llama_log_set(self._callback, None)
 
     def forget(self) -> None:

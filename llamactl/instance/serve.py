@@ -59,6 +59,8 @@ class Instance:
         self._stopping = asyncio.Event()
         self._status = EXIT_DONE
         self._engine: Engine | None = None
+        self._loaded: Loaded | None = None
+        """Kept for the arrays that llama.cpp's parameters point to."""
         self._loop = asyncio.get_running_loop()
         hello = ChildHello(
             version=VERSION,
@@ -128,7 +130,7 @@ class Instance:
         from llamactl.instance.loading import Cancelled
 
         try:
-            loaded = await loading
+            loaded = self._loaded = await loading
             service = self._build_service(loaded)
         except Cancelled:
             await self._link.deliver(ChildState.STOPPING, timeout_s=ACK_TIMEOUT_S)

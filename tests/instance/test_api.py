@@ -268,7 +268,12 @@ JSON = st.recursive(
     lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=4), children, max_size=3),
     max_leaves=6,
 )
-FIELDS = ["messages", "prompt", "max_tokens", "n_predict", "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty", "seed", "stop", "logit_bias", "stream", "n", "stream_options", "tools", "chat_template_kwargs", "input", "content", "tokens", "encoding_format", "ignore_eos"]
+FIELDS = [
+    *("messages", "prompt", "input", "content", "tokens", "tools", "chat_template_kwargs", "encoding_format"),
+    *("max_tokens", "n_predict", "n", "stop", "stream", "stream_options", "seed", "logit_bias", "ignore_eos"),
+    *("temperature", "top_k", "top_p", "min_p", "typical_p"),
+    *("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
+]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

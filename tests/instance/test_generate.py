@@ -1,0 +1,319 @@
+"""Does batching change what a sequence says, and does any way of sharing the context lose or mix up tokens?
+
+The Generator is stepped by hand, without its thread: every interleaving here is exact. What is right is what
+llama.cpp says in a plain loop over llama_decode with nothing shared.
+"""
+
+import codecs
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from llamactl.instance.batch import Batch
+from llamactl.instance.bindings import llama
+from llamactl.instance.environ import ChildEnvironment
+from llamactl.instance.generate import Generator
+from llamactl.instance.jobs import FailureEvent, FinishEvent, FinishReason, GenerationRequest, Job, TextEvent
+from llamactl.instance.loading import Loaded, load
+from llamactl.instance.model import Vocabulary
+from llamactl.instance.sampling import SamplingParams
+from llamactl.protocol import ChildRole
+from llamactl.settings import ModelSettings
+
+N_CTX = 256
+GREEDY = SamplingParams(temperature=0, ignore_eos=True)
+PROMPTS = [
+    "hello",
+    "the quick brown fox",
+    "x",
+    "hello world, this is a longer prompt",
+    "äöü",
+    "1 2 3 4 5 6",
+    "the",
+    "😀",
+]
+
+
+def load_tiny(path: Path, *, parallel: int, n_ctx: int) -> Loaded:
+    settings = ModelSettings(name="tiny", path=str(path), ctx=n_ctx, parallel=parallel, threads=1, ubatch=64)
+    environment = ChildEnvironment(
+        role=ChildRole.SERVE, model="tiny", settings=settings, generation="", socket=None, report=Path("/nowhere")
+    )
+    return load(environment, lambda stage: None, lambda fraction: None, lambda: False)
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny: Path) -> Iterator[Loaded]:
+    model = load_tiny(tiny, parallel=4, n_ctx=N_CTX)
+    yield model
+    llama.llama_free(model.context)
+    model.model.close()
+
+
+@dataclass
+class Result:
+    text: str
+    finish: FinishEvent | None
+    failure: FailureEvent | None
+
+
+class Bench:
+    """A fresh Generator on the shared context."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.vocabulary: Vocabulary = loaded.model.vocabulary
+        self.generator = Generator(loaded.context, self.vocabulary, loaded.traits, 4, N_CTX, 64)
+        self.generator.abandon()
+        self.results: dict[Job, Result] = {}
+
+    def submit(self, prompt: str | list[int], n: int = 24, sampling: SamplingParams = GREEDY, **more: object) -> Job:
+        tokens = self.vocabulary.tokenize_prompt(prompt) if isinstance(prompt, str) else prompt
+        request = GenerationRequest(prompt=tokens, sampling=sampling, max_tokens=n, special_text=True, **more)  # type: ignore[arg-type]
+        job = Job(request)
+        self.results[job] = Result("", None, None)
+        self.generator.accept(job)
+        return job
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            for job, event in self.generator.step():
+                result = self.results[job]
+                assert result.finish is None, "an event after the end"
+                if isinstance(event, TextEvent):
+                    result.text += event.text
+                elif isinstance(event, FinishEvent):
+                    result.finish = event
+                elif isinstance(event, FailureEvent):
+                    result.failure = event
+            self.check()
+
+    def check(self) -> None:
+        """What the slots claim to hold is what llama.cpp holds."""
+        memory = llama.llama_get_memory(self.generator.context)
+        for slot in self.generator.slots:
+            assert llama.llama_memory_seq_pos_max(memory, slot.id) == len(slot.tokens) - 1
+        assert sum(len(slot.tokens) for slot in self.generator.slots) <= N_CTX
+
+    def run(self, limit: int = 2000) -> None:
+        for _ in range(limit):
+            if not self.generator.has_work():
+                return
+            self.step()
+        raise AssertionError("the generator does not come to an end")
+
+
+@pytest.fixture
+def bench(loaded: Loaded) -> Bench:
+    return Bench(loaded)
+
+
+def decode_alone(loaded: Loaded, prompt: str, n: int) -> str:
+    """Greedy text from llama.cpp itself: one sequence, a token at a time, an empty context."""
+    vocabulary, context = loaded.model.vocabulary, loaded.context
+    memory = llama.llama_get_memory(context)
+    llama.llama_memory_clear(memory, True)
+    batch = Batch(N_CTX)
+    pending, generated, position = vocabulary.tokenize_prompt(prompt), [], 0
+    while len(generated) < n:
+        batch.clear()
+        index = batch.add(0, pending, position, output_last=True)
+        assert llama.llama_decode(context, batch.struct) == 0
+        position += len(pending)
+        logits = llama.llama_get_logits_ith(context, index)[: vocabulary.n_tokens]
+        token = max(
+            (token for token in range(vocabulary.n_tokens) if not vocabulary.is_end(token)), key=logits.__getitem__
+        )
+        generated.append(token)
+        pending = [token]
+    llama.llama_memory_clear(memory, True)
+    data = b"".join(vocabulary.piece(token, special=True) for token in generated)
+    # An incomplete character at the end is no text.
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+
+
+@pytest.fixture(scope="module")
+def golden(loaded: Loaded) -> dict[str, str]:
+    return {prompt: decode_alone(loaded, prompt, 24) for prompt in PROMPTS}
+
+
+def test_golden_texts_differ_from_each_other(golden: dict[str, str]) -> None:
+    assert len(set(golden.values())) == len(PROMPTS)
+
+
+def test_one_sequence_says_what_llama_cpp_says(bench: Bench, golden: dict[str, str]) -> None:
+    for prompt in PROMPTS:
+        job = bench.submit(prompt)
+        bench.run()
+        assert bench.results[job].text == golden[prompt]
+
+
+def test_sequences_together_say_what_each_says_alone(bench: Bench, golden: dict[str, str]) -> None:
+    jobs = {}
+    for prompt in PROMPTS:
+        jobs[prompt] = bench.submit(prompt)
+        bench.step(3)
+    bench.run()
+    assert {prompt: bench.results[job].text for prompt, job in jobs.items()} == golden
+
+
+def test_reused_prefix_changes_nothing(bench: Bench, golden: dict[str, str]) -> None:
+    for prompt in PROMPTS:
+        for _ in range(2):
+            job = bench.submit(prompt)
+            bench.run()
+            assert bench.results[job].text == golden[prompt]
+        finish = bench.results[job].finish
+        assert finish is not None
+        assert finish.n_cached == finish.n_prompt - 1
+
+
+def test_opting_out_of_the_cache_decodes_everything(bench: Bench, golden: dict[str, str]) -> None:
+    bench.submit("hello")
+    bench.run()
+    job = bench.submit("hello", cache_prompt=False)
+    bench.run()
+    finish = bench.results[job].finish
+    assert finish is not None
+    assert finish.n_cached == 0
+    assert bench.results[job].text == golden["hello"]
+
+
+def test_cancelled_neighbour_changes_nothing_and_frees_its_slot(bench: Bench, golden: dict[str, str]) -> None:
+    neighbours = [bench.submit(prompt, n=100) for prompt in ("one", "two", "three")]
+    job = bench.submit("hello")
+    bench.step(5)
+    for neighbour in neighbours:
+        neighbour.cancelled = True
+    bench.step()
+    assert sum(slot.busy for slot in bench.generator.slots) == 1
+    bench.run()
+    assert bench.results[job].text == golden["hello"]
+    assert all(bench.results[neighbour].finish is None for neighbour in neighbours)
+
+
+def test_cancelled_in_the_middle_of_a_prompt_frees_its_slot_before_the_next_step(bench: Bench) -> None:
+    job = bench.submit("x" * 200)
+    bench.step()
+    assert any(slot.busy for slot in bench.generator.slots)
+    job.cancelled = True
+    bench.step()
+    assert not any(slot.busy for slot in bench.generator.slots)
+    assert not bench.generator.has_work()
+
+
+def test_waiting_request_that_is_cancelled_never_runs(bench: Bench) -> None:
+    running = [bench.submit("a", n=10) for _ in range(4)]
+    waiting = bench.submit("b", n=10)
+    bench.step()
+    waiting.cancelled = True
+    bench.run()
+    assert bench.results[waiting].text == ""
+    assert all(bench.results[job].finish is not None for job in running)
+
+
+def test_requests_beyond_the_slots_run_in_order_of_arrival(bench: Bench) -> None:
+    jobs = [bench.submit(f"prompt {index}", n=6) for index in range(10)]
+    order: list[Job] = []
+    while bench.generator.has_work():
+        bench.step()
+        order += [job for job in jobs if bench.results[job].finish is not None and job not in order]
+    assert order == jobs
+
+
+def test_long_prompt_does_not_stall_running_sequences(bench: Bench) -> None:
+    running = bench.submit("hello", n=40)
+    bench.step(2)
+    bench.submit("x" * 190, n=1)
+    finish = bench.results[running]
+    for _ in range(3):
+        before = len(finish.text.encode())
+        bench.step()
+        tokens = bench.generator.count_step_tokens()
+        assert tokens <= 64
+        assert len(finish.text.encode()) >= before
+    assert len(next(s for s in bench.generator.slots if s.busy).tokens) >= 1 + 5
+
+
+def test_full_cache_puts_the_newest_back_and_every_text_is_whole(bench: Bench, loaded: Loaded) -> None:
+    """Three sequences that need 170 cells each share 256."""
+    prompts = ["x" * 100, "y" * 100, "z" * 100]
+    expected = [decode_alone(loaded, prompt, 60) for prompt in prompts]
+    bench.generator.abandon()
+    jobs = [bench.submit(prompt, n=60) for prompt in prompts]
+    bench.run()
+    assert [bench.results[job].text for job in jobs] == expected
+    assert all(bench.results[job].finish is not None for job in jobs)
+
+
+def test_growing_sequences_that_fill_the_cache_all_end_whole(bench: Bench, loaded: Loaded) -> None:
+    """They start small, so all are admitted, and outgrow the cache together."""
+    prompts = ["hello", "x", "the", "1 2 3"]
+    expected = [decode_alone(loaded, prompt, 120) for prompt in prompts]
+    bench.generator.abandon()
+    jobs = [bench.submit(prompt, n=120) for prompt in prompts]
+    was_put_back = False
+    while bench.generator.has_work():
+        busy = sum(slot.busy for slot in bench.generator.slots)
+        bench.step()
+        unfinished = sum(result.finish is None for result in bench.results.values())
+        was_put_back |= busy < min(4, unfinished)
+    assert was_put_back
+    assert [bench.results[job].text for job in jobs] == expected
+
+
+def test_sequence_that_reaches_the_end_of_its_room_ends_with_length(bench: Bench) -> None:
+    job = bench.submit("x" * 200, n=10_000)
+    other = bench.submit("hello", n=10)
+    bench.run()
+    finish = bench.results[job].finish
+    assert finish is not None
+    assert finish.reason is FinishReason.LENGTH
+    assert finish.n_prompt + finish.n_generated == N_CTX
+    assert bench.results[other].finish is not None
+
+
+def test_idle_prefixes_give_way_to_a_prompt_that_needs_the_room(bench: Bench) -> None:
+    for letter in "abcd":
+        bench.submit(letter * 50, n=2)
+        bench.run()
+    job = bench.submit("z" * 230, n=2)
+    bench.run()
+    assert bench.results[job].finish is not None
+
+
+def test_end_token_ends_with_stop_and_is_not_text(bench: Bench) -> None:
+    end = bench.vocabulary.eos
+    sampling = SamplingParams(temperature=0, logit_bias={end: 1000.0})
+    job = bench.submit("hello", sampling=sampling)
+    bench.run()
+    finish = bench.results[job].finish
+    assert finish is not None
+    assert (finish.reason, finish.n_generated, bench.results[job].text) == (FinishReason.STOP, 1, "")
+
+
+def test_penalties_keep_repetition_away(bench: Bench) -> None:
+    token = bench.vocabulary.tokenize("a", add_special=False, parse_special=False)[0]
+    bias = {token: 50.0}
+    plain = bench.submit("hello", n=8, sampling=SamplingParams(temperature=0, logit_bias=bias))
+    penalized = bench.submit(
+        "hello", n=8, sampling=SamplingParams(temperature=0, logit_bias=bias, frequency_penalty=100.0, ignore_eos=True)
+    )
+    bench.run()
+    assert bench.results[plain].text == "a" * 8
+    assert bench.results[penalized].text.count("a") == 1
+
+
+def test_failed_decode_ends_what_ran_and_the_rest_goes_on(
+    bench: Bench, golden: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = [bench.submit("hello") for _ in range(4)]
+    waiting = bench.submit("x")
+    decode = llama.llama_decode
+    results = iter([-2])
+    monkeypatch.setattr(llama, "llama_decode", lambda *args: next(results, None) or decode(*args))
+    bench.step()
+    assert all(bench.results[job].failure is not None for job in running)
+    bench.run()
+    assert bench.results[waiting].text == golden["x"]

@@ -1,0 +1,111 @@
+"""Do chat templates do what they are for, and nothing else?"""
+
+import time
+
+import pytest
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.template import CHATML, ChatTemplate
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def render(source: str, **variables: object) -> str:
+    return ChatTemplate(source, "<s>", "</s>").render(MESSAGES, **variables)
+
+
+def refuse(source: str) -> str:
+    with pytest.raises(LlamactlError) as caught:
+        render(source)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    return str(caught.value)
+
+
+def test_chatml_is_rendered() -> None:
+    assert render(CHATML, add_generation_prompt=True) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ bos_token }}{{ eos_token }}", "<s></s>"),
+        ("{% for m in messages %}{% if loop.first %}{{ m['role'] }}{% break %}{% endif %}{% endfor %}", "user"),
+        ("{{ messages | tojson }}", '[{"role": "user", "content": "hi"}]'),
+        ("{{ {'a': '<é>'} | tojson(indent=1) }}", '{\n "a": "<é>"\n}'),
+        (
+            ("{% set n = namespace(a=0) %}{% for i in range(3) %}{% set n.a = n.a + i %}{% endfor %}{{ n.a }}", "3"),
+            "3",
+        ),
+        ("{{ strftime_now('%Y') | length }}", "4"),
+        ("{{ 'ab' * 3 }}", "ababab"),
+        ("{{ 2 ** 5 }}{{ 7 % 4 }}", "323"),
+        ("{{ 'a,b'.split(',')[1] }}{{ ' x '.strip() }}", "bx"),
+    ],
+)
+def test_what_templates_use_is_there(source: str, text: str) -> None:
+    assert render(source) == text
+
+
+def test_template_may_refuse_the_messages() -> None:
+    assert "roles must alternate" in refuse("{{ raise_exception('roles must alternate') }}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update({'role': 'x'}) }}",
+        "{{ '{:{}}'.format(1, 10000000000) }}",
+        "{{ '%10000000000d' | format(1) }}",
+        "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
+        "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
+        "{{ ('b' * 1000000).join('a' * 1000000) }}",
+        "{{ ('a' * 1000000) | join('b' * 1000000) }}",
+        "{{ ('\\n' * 1000000) | indent(10000000000) }}",
+        "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+        "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}",
+        "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}"
+        "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = m(n.x) %}{% endfor %}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ 'a' * 10000000000 }}",
+        "{{ 10000000000 * 'a' }}",
+        "{{ [1] * 10000000000 }}",
+        "{{ 10 ** 10 ** 10 }}",
+        "{{ 'a'.center(10000000000) }}",
+        "{{ 'a' | center(10000000000) }}",
+        "{{ '%10000000000d' % 1 }}",
+        "{{ '{:10000000000d}'.format(1) }}",
+        "{{ range(10000000000) | list }}",
+        "{{ undefined_name.attribute }}",
+        "{{ messages[5].role }}",
+        "{{ 1 / 0 }}",
+        "{{ 'a' + 1 }}",
+        "{{ none() }}",
+    ],
+)
+def test_what_templates_have_no_business_with_costs_them_the_request(source: str) -> None:
+    started_s = time.monotonic()
+    refuse(source)
+    assert time.monotonic() - started_s < 5
+
+
+def test_loop_that_writes_nothing_ends() -> None:
+    nest = "{% for a in range(90000) %}{% for b in range(90000) %}{% for c in range(90000) %}"
+    assert "takes more than" in refuse(nest + "{% endfor %}" * 3)
+
+
+def test_text_without_end_is_cut_off() -> None:
+    nest = (
+        "{% for a in range(90000) %}{% for b in range(90000) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}{% endfor %}"
+    )
+    message = refuse(nest)
+    assert "writes more than" in message or "takes more than" in message
+
+
+def test_file_without_a_usable_template_is_named() -> None:
+    with pytest.raises(LlamactlError) as caught:
+        ChatTemplate("{% for %}", "", "")
+    assert caught.value.code is ErrorCode.INVALID_MODEL
