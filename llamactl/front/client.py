@@ -192,9 +192,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The answer is complete."""
         self._running = None
         self._answering = False
-        if self._transport is None:
+        if self._transport is None or self._transport.is_closing():
             return
-        if keep_alive:
+        if keep_alive and not self._front.stopping:
             self._go_on()
         else:
             self._end_after_answer()
@@ -202,7 +202,9 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         if self._reader.buffered_bytes:
             self._advance()
-        if self._reading_paused and self._transport is not None and self._reader.buffered_bytes <= MAX_AHEAD_BYTES:
+        if self._reader.buffered_bytes > MAX_AHEAD_BYTES or self._transport is None or self._transport.is_closing():
+            return
+        if self._reading_paused:
             self._reading_paused = False
             self._transport.resume_reading()
 
@@ -239,7 +241,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _end_after_answer(self, unread: bool = False) -> None:
         transport = self._transport
-        if transport is None:
+        if transport is None or transport.is_closing():
             return
         if not unread and not self._reader.buffered_bytes and not self._reading_paused:
             transport.close()
@@ -252,6 +254,6 @@ class ClientConnection(asyncio.BufferedProtocol):
             transport.write_eof()
 
     def _pause_reading(self) -> None:
-        if not self._reading_paused and self._transport is not None:
+        if not self._reading_paused and self._transport is not None and not self._transport.is_closing():
             self._reading_paused = True
             self._transport.pause_reading()

@@ -6,14 +6,11 @@ one that could not be sent waits CONTROL_WAIT_S. What the messages mean is not d
 """
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
-
-import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.leases import CONTROL_WAIT_S, parse_failure
@@ -192,8 +189,6 @@ class _Connection(asyncio.Protocol):
                 self._control.take_message(message)
         except JunkError as error:
             self._reason = f"junk from the supervisor: {error}"
-            with contextlib.suppress(OSError):
-                self.write(msgspec.json.encode(JunkNotice(message=str(error))) + b"\n")
             self.close()
         self._control.take_batch_end()
 

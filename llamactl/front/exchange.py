@@ -136,7 +136,8 @@ class Exchange:
     def _begin_response(self, head: ResponseHead) -> bytes:
         request = self._head
         self._started = True
-        self._event_stream = head.is_event_stream
+        self._body = b""
+        self._event_stream = head.is_event_stream and head.content_length < 0
         bodiless = request.method == b"HEAD" or head.status in (204, 304)
         self._rechunk = head.chunked and request.minor == 1 and not bodiless
         self._keep_alive = self._client.may_keep_alive(request) and (

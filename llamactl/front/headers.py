@@ -49,7 +49,7 @@ def _format_fields(head: Head, dropped: frozenset[bytes] = _HOP_BY_HOP) -> list[
 
 def format_upstream_head(head: RequestHead, body_bytes: int) -> bytes:
     """The request as the instance gets it. The body is here, so its length is known however the client framed it."""
-    cached = head.cache.get(body_bytes)
+    cached = head.cache.get("upstream")
     if cached is None:
         lines = [b"%b %b HTTP/1.1\r\n" % (head.method, head.target), *_format_fields(head)]
         if head.find(b"host") is None:
@@ -57,7 +57,9 @@ def format_upstream_head(head: RequestHead, body_bytes: int) -> bytes:
         if body_bytes or head.content_length >= 0 or head.chunked:
             lines.append(b"Content-Length: %d\r\n" % body_bytes)
         lines.append(b"\r\n")
-        cached = head.cache[body_bytes] = b"".join(lines)
+        cached = b"".join(lines)
+        if not head.chunked:  # else the next body of an equal head may have another length
+            head.cache["upstream"] = cached
     return cached
 
 

@@ -67,14 +67,15 @@ class Upstream(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def pause(self) -> None:
-        if not self._paused and self._transport is not None:
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
             self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
         if self._paused and self._transport is not None:
             self._paused = False
-            self._transport.resume_reading()
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
 
     # --- for the loop ---
 

@@ -147,6 +147,7 @@ class Instance:
     async def start(self) -> "Instance":
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
+        self.auto = None
         self._server = await asyncio.start_unix_server(self._serve, str(self.path), limit=1 << 22)
         return self
 
@@ -182,11 +183,17 @@ class Instance:
             sock.bind(str(self.path))
             sock.close()
 
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
     def kill(self) -> None:
         """As SIGKILL would: nobody listens, all connections end."""
         self.refuse_connections()
         for writer in self.open:
             writer.transport.abort()
+        self.open.clear()
 
 
 class Supervisor:
@@ -317,8 +324,7 @@ class World:
         await self.front.stop(0.0)
         await self.supervisor.stop()
         for instance in self.instances.values():
-            if instance._server is not None:
-                instance._server.close()
+            await instance.close()
 
 
 Scenario = Callable[[World], Awaitable[None]]

@@ -1,0 +1,217 @@
+"""What the front answers itself, as llama-server's router does, and what it passes on."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from llamactl import protocol
+from llamactl.protocol import LoadFailure, ModelList, ModelStatus, State
+
+MODELS = (
+    ModelStatus(name="a", state=State.READY, aliases=("x/y",), path="/m/a.gguf"),
+    ModelStatus(name="b", state=State.UNLOADED),
+    ModelStatus(name="c", state=State.FAILED, failure=LoadFailure(result="exit-code", exit_code=1, message="bad")),
+    ModelStatus(name="d", state=State.UNLOADED, invalid="no such file"),
+    ModelStatus(name="e", state=State.UNLOADED, unlisted=True),
+)
+
+
+def list_models(message: protocol.ListRequest) -> Any:
+    found = [model for model in MODELS if message.model in ("", model.name, *model.aliases)]
+    if not found:
+        return protocol.Failure(id=message.id, code="unknown_model", message="cannot find model")
+    return ModelList(id=message.id, now_s=1, models=tuple(found))
+
+
+async def set_up(world: Any) -> Any:
+    replies = world.supervisor.replies
+    replies[protocol.ListRequest] = list_models
+    replies[protocol.LoadRequest] = lambda message: protocol.Done(id=message.id, model=message.model)
+    replies[protocol.UnloadRequest] = lambda message: (
+        protocol.Done(id=message.id)
+        if message.model == "a"
+        else protocol.Failure(id=message.id, code="not_loaded", message="cannot unload")
+    )
+    replies[protocol.ReloadRequest] = lambda message: protocol.ReloadResult(id=message.id)
+    replies[protocol.StatusRequest] = lambda message: protocol.MachineStatus(
+        id=message.id, llamactl="1", pid=1, since_s=0, now_s=0, devices=(), loaded=1, max_loaded=3
+    )
+    return await world.connect()
+
+
+@pytest.mark.parametrize("path", ["/models", "/v1/models"])
+def test_models_are_listed(stage: Any, path: str) -> None:
+    async def scenario(world: Any) -> None:
+        client = await set_up(world)
+        response = await client.get(path)
+        assert response.headers["content-type"] == "application/json"
+        listing = response.json()
+        assert listing["object"] == "list"
+        assert [(model["id"], model["status"]["value"]) for model in listing["data"]] == [
+            ("a", "loaded"),
+            ("b", "unloaded"),
+            ("c", "unloaded"),
+            ("d", "unloaded"),
+        ]
+        assert listing["data"][2]["status"]["exit_code"] == 1
+        assert listing["data"][3]["status"]["failed"]
+        assert world.supervisor.count(protocol.ReloadRequest) == 0
+        assert (await client.get(path + "?reload=1")).json() == listing
+        assert world.supervisor.count(protocol.ReloadRequest) == 1
+
+    stage(scenario)
+
+
+def test_one_model_is_told_by_name_and_alias(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        client = await set_up(world)
+        assert (await client.get("/v1/models/b")).json()["id"] == "b"
+        assert (await client.get("/v1/models/x%2Fy")).json()["id"] == "a"
+        assert (await client.get("/v1/models/x/y")).json()["id"] == "a"
+        missing = await client.get("/v1/models/zz")
+        assert (missing.status, missing.json()["error"]["type"]) == (404, "not_found_error")
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/models/load", {"model": "b"}, 200),
+        ("/models/load", {"model": "c"}, 200),
+        ("/models/load", {"model": "a"}, 400),
+        ("/models/load", {"model": "zz"}, 404),
+        ("/models/load", {}, 400),
+        ("/models/unload", {"model": "a"}, 200),
+        ("/models/unload", {"model": "b"}, 400),
+        ("/models/unload", {}, 400),
+    ],
+)
+def test_models_are_loaded_and_unloaded(stage: Any, path: str, body: Any, status: int) -> None:
+    async def scenario(world: Any) -> None:
+        client = await set_up(world)
+        response = await client.post(path, body)
+        assert response.status == status
+        if status == 200:
+            assert response.json() == {"success": True}
+            kind = protocol.LoadRequest if path.endswith("/load") else protocol.UnloadRequest
+            assert not (await world.supervisor.expect(kind)).wait
+        else:
+            assert response.json()["error"]["code"] == status
+
+    stage(scenario)
+
+
+def test_health_and_props_are_the_routers(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        client = await set_up(world)
+        assert (await client.get("/health")).json() == {"status": "ok"}
+        props = (await client.get("/props")).json()
+        assert (props["role"], props["max_instances"], props["models_autoload"]) == ("router", 3, True)
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "allow"),
+    [
+        (b"DELETE /health HTTP/1.1", 405, "GET, HEAD, OPTIONS"),
+        (b"GET /models/load HTTP/1.1", 405, "POST, OPTIONS"),
+        (b"GET /v1/chat/completions HTTP/1.1", 405, "POST, OPTIONS"),
+        (b"OPTIONS /models/load HTTP/1.1", 204, "POST, OPTIONS"),
+        (b"OPTIONS * HTTP/1.1", 204, "GET, HEAD, POST, OPTIONS"),
+        (b"GET /nothing HTTP/1.1", 404, None),
+        (b"GET / HTTP/1.1", 404, None),
+        (b"GET /slots HTTP/1.1", 400, None),
+        (b"POST /nothing HTTP/1.1", 400, None),
+    ],
+    ids=str,
+)
+def test_routes_and_methods_that_are_not_there(stage: Any, raw: bytes, status: int, allow: str | None) -> None:
+    async def scenario(world: Any) -> None:
+        client = await set_up(world)
+        for _ in range(2):
+            response = await client.request(raw + b"\r\nHost: x\r\n\r\n")
+            assert response.status == status
+            assert response.headers.get("allow") == allow
+            if status >= 400:
+                assert response.json()["error"]["code"] == status
+
+    stage(scenario)
+
+
+def test_head_on_a_route_of_ours_has_no_body(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        client = await set_up(world)
+        client.writer.write(b"HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        response = await client.read_response(to_head=True)
+        assert response.headers["content-length"] == "15"
+        assert (await client.get("/health")).status == 200
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize("path", ["/props", "/slots", "/metrics", "/health"])
+def test_looking_at_a_model_never_loads_it(stage: Any, path: str) -> None:
+    async def scenario(world: Any) -> None:
+        instance = await world.add_model("a", granted=False)
+        client = await world.connect()
+        client.writer.write(f"GET {path}?model=a&autoload=true HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        request = await world.supervisor.expect(protocol.LeaseRequest)
+        assert not request.autoload
+        world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot look at 'a'"))
+        response = await client.read_response()
+        assert (response.status, response.json()["error"]["code"]) == (503, 503)
+        world.supervisor.grants["a"] = world.grant("a")
+        instance.answer_all(b"look")
+        assert (await client.get(f"{path}?model=a")).body == b"look"
+        idle = await world.supervisor.expect(protocol.IdleNotice)
+        assert idle.last_used_s == 0
+
+    stage(scenario)
+
+
+def test_autoload_can_be_switched_off(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        client = await world.connect()
+        client.writer.write(b'POST /v1/x?autoload=false HTTP/1.1\r\nHost: x\r\nContent-Length: 13\r\n\r\n{"model":"a"}')
+        request = await world.supervisor.expect(protocol.LeaseRequest)
+        assert not request.autoload
+        world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot answer"))
+        assert (await client.read_response()).status == 400
+
+    stage(scenario)
+
+
+def test_unknown_routes_reach_the_model_that_they_name(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        instance = await world.add_model("a")
+        client = await world.connect()
+        for method, target, body in (
+            ("PUT", "/new/thing?a=b", b'{"model":"a"}'),
+            ("GET", "/new/thing?model=a&z=%20", b""),
+            ("DELETE", "/slots/0?model=a", b""),
+        ):
+            client.writer.write(
+                f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+            )
+            call = await instance.call()
+            assert (call.request.method, call.request.target, call.request.body) == (method, target, body)
+            call.answer(b"{}", "Connection: close")
+            assert (await client.read_response()).status == 200
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"model":1}', b"{}", b"\xff"])
+def test_body_that_names_no_model_is_a_400(stage: Any, body: bytes) -> None:
+    async def scenario(world: Any) -> None:
+        client = await world.connect()
+        response = await client.post("/v1/chat/completions", body)
+        assert response.status == 400
+        assert msgspec.json.decode(response.body)["error"]["type"] == "invalid_request_error"
+        assert (await client.get("/health")).status == 200
+        assert world.supervisor.count(protocol.LeaseRequest) == 0
+
+    stage(scenario)
