@@ -182,7 +182,7 @@ def choose_victims(room: Room) -> Plan:
     if not space.is_short():
         return plan(Outcome.FITS)
     leaving = [candidate for candidate in room.candidates if judged[candidate.model] is Why.LEAVING]
-    leaving_names = tuple(candidate.model for candidate in leaving if candidate.model in helpful)
+    leaving_names = tuple(sorted(candidate.model for candidate in leaving if candidate.model in helpful))
     for candidate in leaving:
         space.free(candidate)
     if not space.is_short():

@@ -102,6 +102,9 @@ class Bench:
         effects = self.last
         return effects + self.do(MeasureEnded(name))
 
+    def fail_measure(self, name: str, error: str = "exit-code 1") -> list[Effect]:
+        return self.do(MeasureEnded(name, error))
+
     def lease(self, name: str, front: int = 1, **more: Any) -> Waiter:
         waiter = self.make_waiter(front)
         self.do(LeaseRequested(waiter, name, **more))
