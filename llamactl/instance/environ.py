@@ -27,7 +27,9 @@ class ChildEnvironment:
     """Where `serve` listens; None for `measure`."""
     report: Path
     margins_bytes: dict[str, int] = field(default_factory=dict)
-    """What fitting must leave free, by device; `Host` is main memory, "" is every device not named."""
+    """What fitting must leave free, by device; "" is every device not named."""
+    host_room_bytes: int | None = None
+    """What fitting may take of main memory; None: all that this process may use."""
     extra_bufts: bool = True
     rpc_servers: tuple[str, ...] = ()
     llama_debug: bool = False
@@ -48,6 +50,9 @@ def parse_environment(role: ChildRole, environ: Mapping[str, str]) -> ChildEnvir
         raise _refuse("LLAMACTL_MARGINS", str(error)) from None
     if any(value < 0 for value in margins.values()):
         raise _refuse("LLAMACTL_MARGINS", "a margin is negative")
+    host_room = environ.get("LLAMACTL_HOST_ROOM", "")
+    if host_room and not (host_room.isascii() and host_room.isdecimal()):
+        raise _refuse("LLAMACTL_HOST_ROOM", f"{host_room!r} is not a number of bytes")
     extra_bufts = environ.get("LLAMACTL_EXTRA_BUFTS") or "1"
     if extra_bufts not in ("0", "1"):
         raise _refuse("LLAMACTL_EXTRA_BUFTS", f"{extra_bufts!r} is neither 0 nor 1")
@@ -59,6 +64,7 @@ def parse_environment(role: ChildRole, environ: Mapping[str, str]) -> ChildEnvir
         socket=Path(_require(environ, "LLAMACTL_SOCKET")) if role is ChildRole.SERVE else None,
         report=Path(_require(environ, "LLAMACTL_REPORT")),
         margins_bytes=margins,
+        host_room_bytes=int(host_room) if host_room else None,
         extra_bufts=extra_bufts == "1" and settings.repack,
         rpc_servers=tuple(part.strip() for part in environ.get("LLAMACTL_RPC", "").split(",") if part.strip()),
         llama_debug=environ.get("LLAMACTL_LLAMA_LOG", "") == "debug",

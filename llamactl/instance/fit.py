@@ -94,9 +94,8 @@ class Measurer:
         n_max = llama.llama_max_devices()
         split = (ctypes.c_float * n_max)()
         overrides = (TensorBufferOverride * llama.llama_max_tensor_buft_overrides())()
-        # The margins are in the order of the model's devices: that of the setting, or else the registry's.
-        order = settings.devices or tuple(device.name for device in self.devices)
-        margins = (ctypes.c_size_t * n_max)(*(self._environment.margin_bytes(name) for name in order[:n_max]))
+        names = self.model.read_device_names() or [device.name for device in self.devices]
+        margins = (ctypes.c_size_t * n_max)(*(self._environment.margin_bytes(name) for name in names[:n_max]))
         context = build_context_params(settings, self.traits, settings.ctx)
         fit_params: Any = load_extra().fit_params
         status = fit_params(
@@ -118,7 +117,8 @@ class Measurer:
 
     def _acquire_room(self) -> dict[str, int]:
         room = {device.name: device.free_bytes - self._environment.margin_bytes(device.name) for device in self.devices}
-        room[HOST] = acquire_host_total_bytes() - self._environment.margin_bytes(HOST)
+        limit = self._environment.host_room_bytes
+        room[HOST] = acquire_host_total_bytes() if limit is None else limit
         return room
 
 

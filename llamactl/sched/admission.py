@@ -194,6 +194,9 @@ def find_conflicts(core: Core, model: Model, needs: Needs) -> tuple[str, ...]:
     fitting = is_self_fitting(model.get_settings())
     conflicts: list[str] = []
     for other, instance in core.list_running():
+        if instance.is_unknown:
+            # It stayed silent for as long as a new supervisor waits. Nothing can be known of it, and nobody waits longer.
+            continue
         if other.state is not State.LOADING and not (other.state is State.STOPPING and instance.effective is None):
             continue
         shared = claimed & instance.claimed
@@ -249,6 +252,7 @@ def spawn(core: Core, model: Model, entry: Entry, plan: Plan | None, now: float,
         )
     explain.record_load_decided(core, model, needs)
     margins = list_margins(core, promised or {})
+    host_room = get_host_room(core, promised or {})
     instance = Instance(
         model.name,
         core.make_generation(now),
@@ -263,13 +267,11 @@ def spawn(core: Core, model: Model, entry: Entry, plan: Plan | None, now: float,
     core.ledger.charge(model.name, needs or {})
     core.set_stage(entry, Stage.STARTING)
     core.record("instance spawned", model.name, generation=instance.generation)
-    core.emit(StartInstance(settings, instance.generation, margins, instance.extra_bufts))
+    core.emit(StartInstance(settings, instance.generation, margins, instance.extra_bufts, host_room))
 
 
 def list_margins(core: Core, promised: Mapping[str, int]) -> dict[str, int]:
-    """What a child that fits itself must leave free: the margin, and what others have been promised and not taken yet.
-    For the host, where `free` says nothing about a budget, all that the accounts do not leave to it.
-    """
+    """What a child that fits itself must leave free per device: the margin, and what others were promised."""
     ledger = core.ledger
     margins = {"": core.settings.margin_bytes, **core.settings.margins_bytes}
     loading = [model.name for model, _ in core.list_running() if model.state is State.LOADING]
@@ -277,8 +279,12 @@ def list_margins(core: Core, promised: Mapping[str, int]) -> dict[str, int]:
     for name in sorted(names):
         others = promised.get(name, 0) + sum(ledger.get_hold(model, name) for model in loading)
         margins[name] = ledger.get_margin(name) + others
-    capacity, account = ledger.get_capacity(HOST), ledger.accounts.get(HOST)
-    if capacity is not None and account is not None:
-        left = capacity - ledger.held.get(HOST, 0) - promised.get(HOST, 0)
-        margins[HOST] = max(0, account.total - max(0, left))
     return margins
+
+
+def get_host_room(core: Core, promised: Mapping[str, int]) -> int | None:
+    """What a child that fits itself may take of host memory: all that the accounts leave to it. None: no limit."""
+    capacity = core.ledger.get_capacity(HOST)
+    if capacity is None:
+        return None
+    return max(0, capacity - core.ledger.held.get(HOST, 0) - promised.get(HOST, 0))

@@ -246,6 +246,8 @@ class StartInstance:
     devices not named.
     """
     extra_bufts: bool = True
+    host_room_bytes: int | None = None
+    """What fitting may take of host memory; None: no limit but the machine's."""
 
 
 @dataclass(frozen=True)
@@ -269,6 +271,7 @@ class StartMeasure:
     settings: ModelSettings
     margins_bytes: dict[str, int] = field(default_factory=dict)
     extra_bufts: bool = True
+    host_room_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ calibrate: they say nothing about what is free now.
 
 from llamactl.protocol import MemoryStatus, State
 from llamactl.sched import explain
-from llamactl.sched.admission import get_needs, is_to_be_measured, list_margins
+from llamactl.sched.admission import get_host_room, get_needs, is_to_be_measured, list_margins
 from llamactl.sched.core import Core
 from llamactl.sched.events import Complete, MeasureEnded, MeasureReported, StartMeasure, StopMeasure
 from llamactl.sched.instances import Model
@@ -31,7 +31,9 @@ def start_measure(core: Core) -> None:
     queue.remove(name)
     queue.current, queue.dropped, queue.reported = name, False, False
     model.memory = MemoryStatus.MEASURING
-    core.emit(StartMeasure(model.get_settings(), list_margins(core, {}), not core.no_extra_bufts))
+    core.emit(
+        StartMeasure(model.get_settings(), list_margins(core, {}), not core.no_extra_bufts, get_host_room(core, {}))
+    )
 
 
 def drop_measurement(core: Core, model: Model) -> None:
@@ -76,9 +78,9 @@ def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> N
             core.emit(Complete(waiter, model.name))
     explain.record_measured(core, model, event.cached)
     instance = model.instance
-    if instance is not None and instance.effective is None and model.name not in core.ledger.holds:
+    if instance is not None and instance.effective is None and not core.ledger.holds.get(model.name):
         # It was started, or found, without figures: now it is charged like any other.
-        core.ledger.charge(model.name, get_needs(model) or {})
+        core.charge(model.name, get_needs(model) or {})
         instance.claimed = list_claimed_devices(instance.settings, model.min)
         instance.uncharged = False
     core.dirty = True

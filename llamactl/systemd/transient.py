@@ -59,6 +59,7 @@ def choose_model_properties(
     stop_timeout_s: float,
     margins_bytes: Mapping[str, int],
     extra_bufts: bool,
+    host_room_bytes: int | None = None,
     gpu_groups: Sequence[str] = (),
     log_level: str = "info",
 ) -> dict[str, Any]:
@@ -74,6 +75,7 @@ def choose_model_properties(
         paths=paths,
         margins_bytes=margins_bytes,
         extra_bufts=extra_bufts,
+        host_room_bytes=host_room_bytes,
         log_level=log_level,
     )
     properties = {
@@ -103,6 +105,7 @@ def choose_measure_properties(
     python_paths: Iterable[str],
     margins_bytes: Mapping[str, int],
     extra_bufts: bool,
+    host_room_bytes: int | None = None,
     timeout_s: float,
     generation: str = "",
     gpu_groups: Sequence[str] = (),
@@ -116,6 +119,7 @@ def choose_measure_properties(
         paths=paths,
         margins_bytes=margins_bytes,
         extra_bufts=extra_bufts,
+        host_room_bytes=host_room_bytes,
         log_level=log_level,
     )
     properties = {
@@ -143,6 +147,7 @@ def environment_of(
     paths: Paths,
     margins_bytes: Mapping[str, int],
     extra_bufts: bool,
+    host_room_bytes: int | None = None,
     log_level: str = "info",
 ) -> dict[str, str]:
     """What a child finds in its environment; a restarted supervisor reads it back from systemd.
@@ -156,6 +161,7 @@ def environment_of(
         "LLAMACTL_SOCKET": str(paths.instance_socket(slug)),
         "LLAMACTL_REPORT": str(paths.report_socket),
         "LLAMACTL_MARGINS": json.dumps(dict(margins_bytes), sort_keys=True),
+        "LLAMACTL_HOST_ROOM": "" if host_room_bytes is None else str(host_room_bytes),
         "LLAMACTL_EXTRA_BUFTS": "1" if extra_bufts else "0",
         "LLAMACTL_LOG_LEVEL": log_level,
         "PYTHONUNBUFFERED": "1",

@@ -236,3 +236,17 @@ def test_memory_limit_is_not_hidden_by_swap_unless_swap_is_allowed() -> None:
     assert choose(msgspec.structs.replace(SETTINGS, extra={"MemoryMax": "8G"}))["MemorySwapMax"] == 0
     both = {"MemoryMax": "8G", "MemorySwapMax": "1G"}
     assert choose(msgspec.structs.replace(SETTINGS, extra=both))["MemorySwapMax"] == 1 << 30
+
+
+@pytest.mark.parametrize(("room", "text"), [(None, ""), (0, "0"), (5 << 30, str(5 << 30))])
+def test_host_room_reaches_the_child(room: int | None, text: str) -> None:
+    environment = environment_of(
+        ModelSettings(name="m", path="/m.gguf"),
+        slug="m",
+        generation="1",
+        paths=Paths(),
+        margins_bytes={},
+        extra_bufts=True,
+        host_room_bytes=room,
+    )
+    assert environment["LLAMACTL_HOST_ROOM"] == text
