@@ -137,8 +137,6 @@ class Tracker:
         facts = _Facts(**{name: getattr(snapshot, name) for name in _FIELDS.values()})
         events: list[UnitEvent] = []
         run = self._runs.get(unit)
-        if run is not None and facts.state_change_us < run.facts.state_change_us:
-            return []
         if run is not None and run.facts.active_enter_us not in (0, facts.active_enter_us):
             # Ended and started again unseen: the old run's end is lost, the new one begins here.
             events += self._end(unit)

@@ -172,3 +172,44 @@ connection.sendall(b"taken" if not any(name.startswith("LISTEN_") for name in os
             assert client.recv(100) == b"taken"
     finally:
         subprocess.run(["systemctl", "stop", f"{unit}.socket", f"{unit}.service"], timeout=TIMEOUT_S)
+
+
+def test_peer_is_in_its_unit_while_it_lives_and_in_none_as_a_zombie() -> None:
+    script = """
+import os, select, socket, sys
+from llamactl.systemd.peer import acquire_peer
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("")
+listener.listen()
+units = []
+for lives in (True, False):
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        peer = socket.socket(socket.AF_UNIX)
+        peer.connect(listener.getsockname())
+        if lives:
+            os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    connection, _ = listener.accept()
+    if not lives:
+        poll = select.poll()
+        poll.register(os.pidfd_open(child), select.POLLIN)
+        poll.poll()
+    units.append(acquire_peer(connection).unit)
+    os.close(write)
+print(units)
+"""
+    checkout = str(Path(llamactl.__file__).parents[1])
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {checkout!r})\n{script}"]
+    unit = f"edges-{os.getpid()}.service"
+    done = subprocess.run(
+        ["systemd-run", "--quiet", "--collect", "--pipe", "--wait", f"--unit={unit}", *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert done.stdout.strip() == repr([unit, None])

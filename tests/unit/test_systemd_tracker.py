@@ -174,6 +174,13 @@ def test_signals_older_than_a_list_are_dropped() -> None:
     assert not tracker.knows(UNIT)
 
 
+def test_signals_older_than_what_a_list_showed_of_a_run_are_dropped() -> None:
+    tracker = begin()
+    assert tracker.handle_list([snapshot()], 100) == [UnitStarted(UNIT, PID)]
+    assert send(tracker, "activating", 10, job=17, pid=PID) == []
+    assert send(tracker, "active", 20, pid=PID, entered_us=20) == []
+
+
 def test_failed_unit_started_by_hand_is_a_new_run() -> None:
     tracker = begin_active()
     send(tracker, "failed", 30, entered_us=20, Result="signal")
