@@ -11,6 +11,8 @@ import ctypes
 import importlib
 import importlib.machinery
 import importlib.util
+import os
+import socket
 import sys
 import types
 from dataclasses import dataclass
@@ -20,6 +22,11 @@ from pathlib import Path
 from typing import Any
 
 DISTRIBUTION = "llama-cpp-python"
+RPC_TIMEOUT_S = 5.0
+
+# Where ggml aborts it would start a debugger on this process to print a backtrace: slow, and nothing for a sandboxed
+# unit.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 
 def _import_without_package_code() -> Any:
@@ -88,16 +95,20 @@ class TensorBufferOverride(ctypes.Structure):
 class Extra:
     """Functions that llama_cpp does not wrap. None: this build does not have it."""
 
-    get_memory_breakdown: Any | None
-    fit_params: Any | None
-    ggml_base: Any
     ggml: Any
+    get_memory_breakdown: Any | None
+    model_n_devices: Any | None
+    model_get_device: Any | None
+    fit_params: Any | None
+    add_rpc_server: Any | None
 
 
 @cache
 def load_extra() -> Extra:
-    directory = Path(llama._base_path)
-    ggml_base = ctypes.CDLL(str(directory / "libggml-base.so"))
+    # ggml is looked up through libllama, which depends on it. Opened by its path it could be a second copy, with no
+    # devices:
+    # wheels hold libggml.so and libggml.so.0 as two files.
+    ggml = llama._lib
     for name, result in (
         ("ggml_backend_buft_name", ctypes.c_char_p),
         ("ggml_backend_buft_get_device", ctypes.c_void_p),
@@ -105,50 +116,70 @@ def load_extra() -> Extra:
         ("ggml_backend_dev_name", ctypes.c_char_p),
         ("ggml_backend_dev_description", ctypes.c_char_p),
         ("ggml_backend_dev_type", ctypes.c_int),
+        ("ggml_backend_register", None),
     ):
-        function = getattr(ggml_base, name)
+        function = getattr(ggml, name)
         function.argtypes, function.restype = [ctypes.c_void_p], result
     size_pointer = ctypes.POINTER(ctypes.c_size_t)
-    ggml_base.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size_pointer, size_pointer]
-    ggml_base.ggml_backend_dev_memory.restype = None
-
-    ggml = ctypes.CDLL(str(directory / "libggml.so"))
+    ggml.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size_pointer, size_pointer]
+    ggml.ggml_backend_dev_memory.restype = None
     ggml.ggml_backend_dev_count.argtypes, ggml.ggml_backend_dev_count.restype = [], ctypes.c_size_t
     ggml.ggml_backend_dev_get.argtypes, ggml.ggml_backend_dev_get.restype = [ctypes.c_size_t], ctypes.c_void_p
     ggml.ggml_backend_dev_by_name.argtypes, ggml.ggml_backend_dev_by_name.restype = [ctypes.c_char_p], ctypes.c_void_p
-    ggml.ggml_backend_register.argtypes, ggml.ggml_backend_register.restype = [ctypes.c_void_p], None
 
-    breakdown = _find_symbol(llama._lib, "_Z26llama_get_memory_breakdownPK13llama_context")
+    breakdown = _find_symbol(ggml, "_Z26llama_get_memory_breakdownPK13llama_context")
     if breakdown is not None:
         breakdown.argtypes, breakdown.restype = [ctypes.c_void_p], BreakdownMap
-    return Extra(get_memory_breakdown=breakdown, fit_params=_find_fit(directory), ggml_base=ggml_base, ggml=ggml)
+    n_devices = _find_symbol(ggml, "_Z21llama_model_n_devicesPK11llama_model")
+    get_device = _find_symbol(ggml, "_Z22llama_model_get_devicePK11llama_modeli")
+    if n_devices is not None and get_device is not None:
+        n_devices.argtypes, n_devices.restype = [ctypes.c_void_p], ctypes.c_int32
+        get_device.argtypes, get_device.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_void_p
+    add_rpc_server = _find_symbol(ggml, "ggml_backend_rpc_add_server")
+    if add_rpc_server is not None:
+        add_rpc_server.argtypes, add_rpc_server.restype = [ctypes.c_char_p], ctypes.c_void_p
+    return Extra(
+        ggml=ggml,
+        get_memory_breakdown=breakdown,
+        model_n_devices=n_devices,
+        model_get_device=get_device,
+        fit_params=_find_fit(Path(llama._base_path)),
+        add_rpc_server=add_rpc_server,
+    )
 
 
 def _find_fit(directory: Path) -> Any | None:
-    """common_fit_params of llama.cpp's common library, which not every build ships."""
-    try:
-        common = ctypes.CDLL(str(directory / "libllama-common.so"))
-    except OSError:
-        return None
-    fit = _find_symbol(
-        common,
-        "_Z17common_fit_paramsPKcP18llama_model_paramsP20llama_context_paramsPfP32llama_model_tensor_buft_override"
-        "PmjPK22common_fit_extra_model14ggml_log_level",
-    )
-    if fit is not None:
-        fit.argtypes = [
-            ctypes.c_char_p,
-            ctypes.POINTER(llama.llama_model_params),
-            ctypes.POINTER(llama.llama_context_params),
-            ctypes.POINTER(ctypes.c_float),
-            ctypes.POINTER(TensorBufferOverride),
-            ctypes.POINTER(ctypes.c_size_t),
-            ctypes.c_uint32,
-            ctypes.c_void_p,
-            ctypes.c_int,
-        ]
-        fit.restype = ctypes.c_int
-    return fit
+    """common_fit_params of llama.cpp's common library, which not every build ships, and wheels only outside of the
+    package.
+    """
+    for path in (directory / "libllama-common.so", directory.parents[1] / "lib" / "libllama-common.so"):
+        if not path.exists():
+            continue
+        try:
+            # The libllama that it needs is the one that is loaded: the linker knows it by its SONAME.
+            common = ctypes.CDLL(str(path))
+        except OSError:
+            continue
+        fit = _find_symbol(
+            common,
+            "_Z17common_fit_paramsPKcP18llama_model_paramsP20llama_context_paramsPfP32llama_model_tensor_buft_override"
+            "PmjPK22common_fit_extra_model14ggml_log_level",
+        )
+        if fit is not None:
+            fit.argtypes = [
+                ctypes.c_char_p,
+                ctypes.POINTER(llama.llama_model_params),
+                ctypes.POINTER(llama.llama_context_params),
+                ctypes.POINTER(ctypes.c_float),
+                ctypes.POINTER(TensorBufferOverride),
+                ctypes.POINTER(ctypes.c_size_t),
+                ctypes.c_uint32,
+                ctypes.c_void_p,
+                ctypes.c_int,
+            ]
+            fit.restype = ctypes.c_int
+            return fit
+    return None
 
 
 def _find_symbol(library: Any, name: str) -> Any | None:
@@ -164,13 +195,17 @@ def register_rpc_servers(servers: tuple[str, ...]) -> None:
     """
     if not servers:
         return
-    rpc = ctypes.CDLL(str(Path(llama._base_path) / "libggml-rpc.so"))
-    rpc.ggml_backend_rpc_add_server.argtypes, rpc.ggml_backend_rpc_add_server.restype = (
-        [ctypes.c_char_p],
-        ctypes.c_void_p,
-    )
+    extra = load_extra()
+    if extra.add_rpc_server is None:
+        raise OSError("cannot use RPC servers: this llama.cpp is built without RPC")
     for server in servers:
-        registry = rpc.ggml_backend_rpc_add_server(server.encode())
+        # llama.cpp aborts the process when nobody listens there.
+        host, _, port = server.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), RPC_TIMEOUT_S).close()
+        except (OSError, ValueError, OverflowError) as error:
+            raise OSError(f"cannot use RPC server {server!r}: {error}") from None
+        registry = extra.add_rpc_server(server.encode())
         if not registry:
             raise OSError(f"cannot use RPC server {server!r}: no answer")
-        load_extra().ggml.ggml_backend_register(registry)
+        extra.ggml.ggml_backend_register(registry)

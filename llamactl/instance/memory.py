@@ -60,7 +60,7 @@ def read_breakdown(context: Any, devices: list[Device]) -> Breakdown:
     }
     rows[RowKind.HOST, HOST] = Row(kind=RowKind.HOST, name=HOST)
     for node in _walk_breakdown(context):
-        kind, name, description = _classify_buffer_type(extra.ggml_base, node.buffer_type)
+        kind, name, description = _classify_buffer_type(extra.ggml, node.buffer_type)
         row = rows.get((kind, name)) or Row(kind=kind, name=name, description=description)
         rows[kind, name] = msgspec.structs.replace(
             row,
@@ -137,27 +137,27 @@ def _walk_tree(node: Any) -> Iterator[Any]:
         yield from _walk_tree(node.contents.right)
 
 
-def _classify_buffer_type(ggml_base: Any, buffer_type: int) -> tuple[RowKind, str, str]:
-    if ggml_base.ggml_backend_buft_is_host(buffer_type):
+def _classify_buffer_type(ggml: Any, buffer_type: int) -> tuple[RowKind, str, str]:
+    if ggml.ggml_backend_buft_is_host(buffer_type):
         return RowKind.HOST, HOST, ""
-    pointer = ggml_base.ggml_backend_buft_get_device(buffer_type)
+    pointer = ggml.ggml_backend_buft_get_device(buffer_type)
     device = _describe_device(pointer) if pointer else None
     if device is not None:
         return RowKind.DEVICE, device.name, device.description
-    return RowKind.BUFFER_TYPE, ggml_base.ggml_backend_buft_name(buffer_type).decode(errors="replace"), ""
+    return RowKind.BUFFER_TYPE, ggml.ggml_backend_buft_name(buffer_type).decode(errors="replace"), ""
 
 
 def _describe_device(pointer: int) -> Device | None:
     """None for CPUs and for accelerators that work on main memory."""
-    ggml_base = load_extra().ggml_base
-    if ggml_base.ggml_backend_dev_type(pointer) not in (_TYPE_GPU, _TYPE_IGPU):
+    ggml = load_extra().ggml
+    if ggml.ggml_backend_dev_type(pointer) not in (_TYPE_GPU, _TYPE_IGPU):
         return None
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    ggml_base.ggml_backend_dev_memory(pointer, ctypes.byref(free), ctypes.byref(total))
+    ggml.ggml_backend_dev_memory(pointer, ctypes.byref(free), ctypes.byref(total))
     return Device(
         pointer=pointer,
-        name=ggml_base.ggml_backend_dev_name(pointer).decode(errors="replace"),
-        description=ggml_base.ggml_backend_dev_description(pointer).decode(errors="replace"),
+        name=ggml.ggml_backend_dev_name(pointer).decode(errors="replace"),
+        description=ggml.ggml_backend_dev_description(pointer).decode(errors="replace"),
         total_bytes=total.value,
         free_bytes=free.value,
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.bindings import llama
+from llamactl.instance.bindings import llama, load_extra
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.llamalog import LlamaLog
 from llamactl.instance.params import POOLING_TYPES, ModelParams, ModelTraits
@@ -109,6 +109,18 @@ class LoadedModel:
             if length < size:
                 return buffer.raw[:length].decode(errors="replace")
             size = length + 1
+
+    def read_device_names(self) -> list[str]:
+        """The model's devices in its own order, which is not the registry's. Empty: it has none, or this build does
+        not tell.
+        """
+        extra = load_extra()
+        if extra.model_n_devices is None or extra.model_get_device is None:
+            return []
+        return [
+            extra.ggml.ggml_backend_dev_name(extra.model_get_device(self.pointer, index)).decode(errors="replace")
+            for index in range(extra.model_n_devices(self.pointer))
+        ]
 
     def read_traits(self) -> ModelTraits:
         architecture = self.read_meta("general.architecture") or ""

@@ -158,7 +158,7 @@ def _find_device(name: str) -> int:
     device = extra.ggml.ggml_backend_dev_by_name(name.encode())
     if not device:
         known = [
-            extra.ggml_base.ggml_backend_dev_name(extra.ggml.ggml_backend_dev_get(index)).decode()
+            extra.ggml.ggml_backend_dev_name(extra.ggml.ggml_backend_dev_get(index)).decode()
             for index in range(extra.ggml.ggml_backend_dev_count())
         ]
         raise LlamactlError(

@@ -32,10 +32,7 @@ def test_chatml_is_rendered() -> None:
         ("{% for m in messages %}{% if loop.first %}{{ m['role'] }}{% break %}{% endif %}{% endfor %}", "user"),
         ("{{ messages | tojson }}", '[{"role": "user", "content": "hi"}]'),
         ("{{ {'a': '<é>'} | tojson(indent=1) }}", '{\n "a": "<é>"\n}'),
-        (
-            ("{% set n = namespace(a=0) %}{% for i in range(3) %}{% set n.a = n.a + i %}{% endfor %}{{ n.a }}", "3"),
-            "3",
-        ),
+        ("{% set n = namespace(a=0) %}{% for i in range(3) %}{% set n.a = n.a + i %}{% endfor %}{{ n.a }}", "3"),
         ("{{ strftime_now('%Y') | length }}", "4"),
         ("{{ 'ab' * 3 }}", "ababab"),
         ("{{ 2 ** 5 }}{{ 7 % 4 }}", "323"),
