@@ -103,6 +103,7 @@ def test_directory_gives_models_with_its_keys(tree: Tree) -> None:
     tree.gguf("a.gguf")
     tree.gguf("sub/x.gguf")
     tree.gguf("sub/deeper/never.gguf")
+    tree.gguf(".cache/never.gguf")
     tree.glob("[defaults]\nctx = 1\nparallel = 3")
     tree.file("d.toml", f'[directories.lab]\npath = "{tree.models}"\nprefix = "lab/"\nctx = 2\n')
     config = tree.load()
