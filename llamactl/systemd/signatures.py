@@ -1,6 +1,6 @@
 """With which D-Bus types does systemd take the properties of a transient unit?
 
-pystemd knows most of them; this is what it lacks or has wrong, in one place. pystemd's own conversion is too kind: a
+pystemd knows most of them; this is what it lacks, in one place. pystemd's own conversion is too kind: a
 float for an integer is cut without a word (RuntimeMaxUSec=1.5 becomes a microsecond, and the unit is killed at once),
 so each value is checked before. Values arrive as JSON: text for s, lists of numbers or text for ay.
 """
@@ -8,7 +8,7 @@ so each value is checked before. Values arrive as JSON: text for s, lists of num
 from collections.abc import Mapping
 from typing import Any
 
-# org.freedesktop.systemd1(5) gives the types. Names that pystemd has with another type are in _WRONG.
+# By org.freedesktop.systemd1(5).
 EXTRA_SIGNATURES = {
     "AddRef": "b",
     "AllowedCPUs": "ay",
