@@ -5,7 +5,7 @@ waits and never calls back: what shall happen outside is appended to `effects`, 
 `dirty`, and `handle` returns the one and settles the other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +113,14 @@ class Core:
         return unknown or (moving and self.ledger.get_hold(model.name, account) > 0)
 
     # --- instances come and go ---
+
+    def charge(self, model: str, sizes: Mapping[str, int]) -> None:
+        """Charge an instance; what `external` contained of it by mistake is taken out there."""
+        instance = self.running[model].instance
+        before = self.ledger.holds.get(model, {})
+        for name in instance.hidden_on if instance is not None else ():
+            self.ledger.discount(name, sizes.get(name, 0) - before.get(name, 0))
+        self.ledger.charge(model, sizes)
 
     def add_instance(self, model: Model, instance: Instance) -> None:
         model.change_state(State.LOADING)

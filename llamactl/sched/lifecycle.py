@@ -111,9 +111,7 @@ def _settle(core: Core, model: Model, instance: Instance, event: InstanceReporte
         return
     instance.effective, instance.uncharged = effective, False
     sizes = sum_per_account(effective)
-    core.ledger.charge(model.name, sizes)
-    for name in instance.hidden_on:
-        core.ledger.discount(name, sizes.get(name, 0))
+    core.charge(model.name, sizes)
     instance.hidden_on.clear()
     core.ledger.learn_devices(effective)
     for row in list_device_rows(effective):

@@ -14,6 +14,7 @@ from llamactl.sched.events import (
     Event,
     GrantLease,
     InstanceEnded,
+    InstanceFound,
     InstanceReported,
     LeaseIdle,
     LeaseRequested,
@@ -104,6 +105,19 @@ class Bench:
 
     def fail_measure(self, name: str, error: str = "exit-code 1") -> list[Effect]:
         return self.do(MeasureEnded(name, error))
+
+    def measure_next(self, **breakdown: Any) -> None:
+        """Whatever is being measured reports and ends."""
+        current = self.list_all(StartMeasure)[-1].settings.name
+        self.measure(current, **breakdown)
+
+    def found(self, name: str) -> list[Effect]:
+        """Coldplug: a unit of this model runs."""
+        self.generations[name] = f"found-{name}"
+        return self.do(InstanceFound(name, self.generations[name], make_settings(name)))
+
+    def recover(self, fronts: int = 0) -> list[Effect]:
+        return self.do(RecoveryBegan(self.now + 5, fronts))
 
     def lease(self, name: str, front: int = 1, **more: Any) -> Waiter:
         waiter = self.make_waiter(front)
