@@ -18,6 +18,7 @@ from llamactl.protocol import (
     DeviceStatus,
     ListRequest,
     MachineStatus,
+    MemoryStatus,
     ModelList,
     ModelMemory,
     ModelStatus,
@@ -27,6 +28,12 @@ from llamactl.protocol import (
 )
 
 HOST = "Host"
+_UNMEASURED = {
+    MemoryStatus.UNMEASURED: "memory: not measured yet",
+    MemoryStatus.MEASURING: "memory: being measured",
+    MemoryStatus.MEASURED: "memory: nothing known",
+    MemoryStatus.FAILED: "memory: not known, measuring has failed",
+}
 _RUNNING = (State.LOADING, State.READY, State.SLEEPING, State.STOPPING)
 
 
@@ -163,7 +170,7 @@ def format_memory_table(memory: ModelMemory, indent: str = "") -> str:
     breakdowns = {"MIN": memory.min, "MAX": memory.max, "EFFECTIVE": memory.effective}
     shown = {word: breakdown for word, breakdown in breakdowns.items() if breakdown is not None}
     if not shown:
-        return f"{indent}memory is {memory.status}"
+        return indent + _UNMEASURED[memory.status]
     rows: dict[tuple[RowKind, str], dict[str, int]] = {}
     for word, breakdown in shown.items():
         for row in breakdown.devices:

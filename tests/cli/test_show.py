@@ -163,7 +163,7 @@ def test_status_of_a_loaded_model() -> None:
 @pytest.mark.parametrize(
     ("model", "texts"),
     [
-        (LOADING, ["State: loading 45 %", "Requests: 2 waiting", "memory is unmeasured"]),
+        (LOADING, ["State: loading 45 %", "Requests: 2 waiting", "memory: not measured yet"]),
         (INVALID, ["State: invalid", "Reason: unknown key 'ctxx'; did you mean 'ctx'?"]),
         (
             FAILED,
