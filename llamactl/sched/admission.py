@@ -195,7 +195,7 @@ def find_conflicts(core: Core, model: Model, needs: Needs) -> tuple[str, ...]:
     conflicts: list[str] = []
     for other, instance in core.list_running():
         if instance.is_unknown:
-            # It stayed silent for as long as a new supervisor waits. Nothing can be known of it, and nobody waits longer.
+            # It stayed silent for as long as a new supervisor waits, and nobody waits longer for what cannot be known.
             continue
         if other.state is not State.LOADING and not (other.state is State.STOPPING and instance.effective is None):
             continue

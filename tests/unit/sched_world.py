@@ -82,10 +82,10 @@ class World:
         self.unloading: set[str] = set()
         self.next_id = 0
         self.external = {"G0": 0, "G1": 0}
-        self.external_moved = False
         self.count = 0
-        self.max_units = 0
-        self.effects: list[ev.Effect] = []
+        self.interrupt_next = self.interrupted = False
+        self.blind = False
+        """Something was loaded that the scheduler could not check, or had no choice about."""
         self.sizes: dict[str, dict[str, int]] = {}
         self.dies_in_warmup = choose(4) == 0
         self.removed: set[str] = set()
@@ -129,8 +129,8 @@ class World:
 
     # --- the scheduler's side ---
 
-    def apply(self, event: ev.Event, prefix: int | None = None) -> None:
-        """Let an event reach the scheduler; `prefix`: only so many of its effects happen."""
+    def apply(self, event: ev.Event) -> None:
+        """Let an event reach the scheduler, and its effects happen."""
         self.count += 1
         if isinstance(event, ev.Configured):
             self.config = event.config
@@ -140,8 +140,11 @@ class World:
             self.open = {waiter for waiter in self.open if waiter[0] != event.holder}
         effects = self.scheduler.handle(event, self.now)
         self.scheduler.check_invariants()
-        self.effects = effects
-        for effect in effects[:prefix]:
+        if self.interrupt_next and effects:
+            # The supervisor dies in the middle of what it wanted to do.
+            effects = effects[: self.choose(len(effects) + 1)]
+            self.interrupted = True
+        for effect in effects:
             self.apply_effect(effect)
 
     def apply_effect(self, effect: ev.Effect) -> None:
@@ -207,7 +210,6 @@ class World:
             moved = any(unit.adopted for unit in self.units.values())
             assert need == 0 or need > budget or need + held <= budget or moved, f"{name} breaks the budget"
         self.units[name] = Unit(effect.settings, effect.generation, effect.extra_bufts, effect.margins_bytes)
-        self.max_units = max(self.max_units, len(self.units))
 
     def find(self, model: str, generation: str) -> Unit | None:
         unit = self.units.get(model)
@@ -258,6 +260,7 @@ class World:
             if unit.stage == "starting":
                 unit.stage = "warmup"
                 unit.allocated = self.allocate(unit)
+                self.check_devices(unit)
             elif self.dies_in_warmup and unit.extra_bufts and unit.settings.repack:
                 self.end_unit(unit, CRASH)
                 return
@@ -268,6 +271,17 @@ class World:
         else:
             self.channel(name)
             self.report(unit)
+
+    def check_devices(self, unit: Unit) -> None:
+        """Nothing is promised twice: a device is never full, as long as the scheduler could know and had a choice."""
+        status = self.scheduler.model_status(unit.settings.name)
+        sizes = self.sizes[unit.settings.name]
+        beyond = any(size > DEVICE_TOTAL - MARGIN - self.external.get(name, 0) for name, size in sizes.items())
+        if status is None or status.memory.min is None or beyond:
+            self.blind = True
+        for name, others in self.external.items():
+            taken = sum(u.allocated.get(name, 0) for u in self.units.values())
+            assert self.blind or taken + others <= DEVICE_TOTAL, f"{name} is full: {taken} + {others}"
 
     def allocate(self, unit: Unit) -> dict[str, int]:
         sizes = dict(self.sizes[unit.settings.name])
@@ -561,6 +575,7 @@ class World:
 
     def move_external(self) -> None:
         self.external["G0"] = self.choose(3) * 15
+        self.blind = True
 
     def tick(self) -> None:
         deadline = self.scheduler.next_deadline()
@@ -590,9 +605,15 @@ class World:
         ]
         self.apply(garbage[self.choose(len(garbage))])
 
-    def step(self) -> None:
+    def step(self, interrupt: bool = False) -> None:
+        """One thing happens; with `interrupt`, the supervisor dies of it if there is anything to do."""
+        self.interrupt_next = interrupt
         steps = self.list_steps()
         steps[self.choose(len(steps))]()
+        self.interrupt_next = False
+        if self.interrupted:
+            self.interrupted = False
+            self.restart()
 
     def settle(self, limit: int = 5000) -> None:
         """Let everything that runs end. Raises AssertionError when somebody still waits."""
@@ -609,3 +630,6 @@ class World:
             self.now = max(self.now, deadline)
             self.apply(ev.Tick())
         assert not self.open, f"still waiting: {self.open}; queue {self.scheduler.queue_names()}"
+        for account in self.scheduler.list_devices():
+            taken = {name: u.allocated[account.name] for name, u in self.units.items() if u.allocated.get(account.name)}
+            assert account.holders == taken, f"on {account.name} really: {taken}, charged: {account.holders}"
