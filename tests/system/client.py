@@ -109,6 +109,13 @@ def format_chat(model: str, text: str = "hello", **options: Any) -> dict[str, An
     return {"model": model, "messages": [{"role": "user", "content": text}], **options}
 
 
+def count_tokens(events: list[str]) -> int:
+    """Tokens of a streamed answer, as its usage says. Its last event must be [DONE]: the answer is whole."""
+    assert events[-1] == "[DONE]", f"the stream is not whole, it ends with {events[-1][:200]}"
+    tokens: int = json.loads(events[-2])["usage"]["completion_tokens"]
+    return tokens
+
+
 def join_text(events: list[str]) -> str:
     """The text of a streamed chat answer. Its last event must be [DONE]: the answer is whole."""
     assert events[-1] == "[DONE]", f"the stream is not whole, it ends with {events[-1][:200]}"

@@ -25,6 +25,8 @@ LLAMACTL = str(Path(sys.executable).with_name("llamactl"))
 SOCKETS = ["llamactl-front.socket", "llamactl-front-tcp.socket"]
 UNITS = [*SOCKETS, "llamactl-front.service", "llamactl.service", "llamactl-models.slice"]
 TIMEOUT_S = 90.0
+STREAM: dict[str, Any] = {"stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
+"""Random weights end an answer anywhere; with these options it has `max_tokens` tokens, and says so at its end."""
 
 STARTED = "39f53479d3a045ac8e11786248231fbf"
 """systemd's message ID for "a start job is done"."""
@@ -92,7 +94,10 @@ class Llamactl:
     # --- units ---
 
     def start(self) -> None:
+        """Start the units, and wait until the front has found the supervisor."""
+        cursor = journal.acquire_cursor()
         run("systemctl", "start", *SOCKETS, "llamactl.service")
+        journal.wait_entry(cursor, LLAMACTL_EVENT="supervisor_connected", _SYSTEMD_UNIT="llamactl-front.service")
 
     def stop(self) -> None:
         run("systemctl", "stop", *UNITS)
@@ -157,9 +162,9 @@ class Llamactl:
         return self.post("/v1/chat/completions", client.format_chat(model, text, **options))
 
     def stream(self, model: str, text: str = "hello", **options: Any) -> Stream:
-        """A streamed chat answer, its head already read."""
+        """A streamed chat answer of exactly `max_tokens` tokens, its head already read."""
         connection = self.connect()
-        body = client.format_chat(model, text, stream=True, **options)
+        body = client.format_chat(model, text, **{**STREAM, **options})
         client.open_request(connection, "POST", "/v1/chat/completions", body)
         return Stream(connection)
 

@@ -35,7 +35,7 @@ def test_unreadable_file_is_found_with_its_cure(llamactl: Llamactl, tiny: dict[s
     assert str(secret) in said
     assert "chmod" in said
     llamactl.start()
-    assert llamactl.list_models()["secret"]["invalid"]
+    assert "secret.gguf" in llamactl.cli("load", "secret", status=1).stderr
     assert llamactl.chat("a").status == 200
 
 
@@ -66,7 +66,7 @@ def test_directory_of_models_is_discovered(llamactl: Llamactl, tiny: dict[str, P
     (tmp_models / "deep").mkdir()
     (tmp_models / "deep" / "file.gguf").write_bytes(tiny["b"].read_bytes())
     PATHS.models_config_dir.mkdir(parents=True, exist_ok=True)
-    (PATHS.models_config_dir / "found.toml").write_text(f'directory = "{tmp_models}"\n')
+    (PATHS.models_config_dir / "found.toml").write_text(f'[directories.all]\npath = "{tmp_models}"\n')
     llamactl.start()
     assert sorted(llamactl.list_models()) == ["deep", "one"]
     assert llamactl.chat("deep", max_tokens=2).status == 200

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.system import journal
-from tests.system.client import join_text
+from tests.system.client import count_tokens
 from tests.system.harness import PATHS, STARTED, Llamactl, kill_hard, show
 
 LONG = 3000
@@ -58,10 +58,10 @@ def test_request_after_a_killed_instance_gets_a_new_one(two: Llamactl) -> None:
 
 def test_killed_instance_is_listed_with_its_signal(two: Llamactl) -> None:
     kill_hard(two.list_loaded()["a"]["pid"])
-    two.wait_event("instance_ended", LLAMACTL_MODEL="a")
+    two.wait_event("instance_crashed", LLAMACTL_MODEL="a")
     failure = two.list_models()["a"]["failure"]
     assert failure["result"] == "signal"
-    assert failure["exit_code"] == 137
+    assert failure["exit_code"] == 9
     assert two.list_loaded() == {}
 
 
@@ -96,8 +96,7 @@ def test_killed_supervisor_cuts_no_stream_and_finds_its_models(two: Llamactl) ->
         kill_service(two, "llamactl.service")
         found = two.list_loaded()["a"]
         events = [first, *stream.read_rest()]
-    join_text(events)
-    assert len(events) > LONG, "the answer lost tokens"
+    assert count_tokens(events) == LONG
     assert found["pid"] == instance
     assert found["state"] == "ready"
     assert show("llamactl-model@a.service", "MainPID") == str(instance)
@@ -119,21 +118,11 @@ def test_model_that_is_busy_during_a_restart_stays_busy(two: Llamactl) -> None:
         first = stream.read_event()
         kill_service(two, "llamactl.service")
         second = pool.submit(two.chat, "b")
-        two.wait_event("load_waiting", LLAMACTL_MODEL="b")
-        assert list(two.list_loaded()) == ["a"]
-        join_text([first, *stream.read_rest()])
+        two.wait_event("load_waits", LLAMACTL_MODEL="b")
+        assert two.list_models()["b"]["pid"] == 0
+        assert count_tokens([first, *stream.read_rest()]) == LONG
         assert second.result(60).status == 200
     assert list(two.list_loaded()) == ["b"]
-
-
-def test_restart_of_the_supervisor_measures_nothing_again(two: Llamactl) -> None:
-    two.cli("measure", "a")
-    two.cli("measure", "b")
-    cursor = journal.acquire_cursor()
-    kill_service(two, "llamactl.service")
-    assert two.list_models()["b"]["memory"]["status"] == "measured"
-    started = journal.read_entries(cursor, LLAMACTL_EVENT="measure_started")
-    assert started == []
 
 
 def test_request_without_supervisor_is_refused_in_time(two: Llamactl) -> None:

@@ -34,7 +34,7 @@ def test_models_are_loaded_and_unloaded_by_request(front: Llamactl) -> None:
     assert front.post("/models/load", {"model": "a"}).json() == {"success": True}
     front.wait_event("instance_ready", LLAMACTL_MODEL="a")
     assert front.post("/models/unload", {"model": "a"}).json() == {"success": True}
-    front.wait_event("instance_ended", LLAMACTL_MODEL="a")
+    front.wait_event("model_unloaded", LLAMACTL_MODEL="a")
     assert front.post("/models/unload", {"model": "a"}).status == 400
     assert front.post("/models/load", {"model": "nobody"}).status == 404
 
@@ -64,9 +64,9 @@ def test_unknown_path_is_not_found(front: Llamactl) -> None:
 
 
 def test_query_names_the_model_of_a_get(front: Llamactl) -> None:
-    props = front.get("/props?model=first")
-    assert props.status == 200
-    assert "a" in front.list_loaded()
+    assert front.get("/props?model=first").status == 503, "looking loads nothing"
+    front.cli("load", "a")
+    assert front.get("/props?model=first").status == 200
 
 
 def test_one_connection_serves_many_requests(front: Llamactl) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.system import journal
 from tests.system.harness import Llamactl
 
-STORY = ["measured", "load_decided", "instance_started", "instance_ready", "instance_ended"]
+STORY = ["model_measured", "load_decided", "instance_spawned", "instance_ready", "model_unloaded"]
 
 
 @pytest.fixture

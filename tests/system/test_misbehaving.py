@@ -22,8 +22,8 @@ def test_warmup_that_dies_by_signal_is_tried_once_without_extra_buffers(
     llamactl.write_models(**{"warmup-dies": {"path": str(tiny["a"])}})
     llamactl.start()
     llamactl.cli("load", "warmup-dies")
-    assert len(llamactl.read_events("instance_started", LLAMACTL_MODEL="warmup-dies")) == 2
-    assert llamactl.read_events("extra_buffers_disabled", LLAMACTL_MODEL="warmup-dies")
+    assert len(llamactl.read_events("instance_spawned", LLAMACTL_MODEL="warmup-dies")) == 2
+    assert llamactl.read_events("warm_up_died", LLAMACTL_MODEL="warmup-dies")
     llamactl.cli("unload", "warmup-dies")
     llamactl.cli("load", "warmup-dies")
-    assert len(llamactl.read_events("instance_started", LLAMACTL_MODEL="warmup-dies")) == 3, "it is remembered"
+    assert len(llamactl.read_events("instance_spawned", LLAMACTL_MODEL="warmup-dies")) == 3, "it is remembered"

@@ -33,7 +33,7 @@ def test_systemctl_reload_reads_the_configuration(loaded: Llamactl, tiny: dict[s
 def test_removed_model_leaves(loaded: Llamactl, tiny: dict[str, Path]) -> None:
     loaded.write_models(b={"path": str(tiny["b"]), "ctx": 1024})
     loaded.cli("reload")
-    loaded.wait_event("instance_ended", LLAMACTL_MODEL="a")
+    loaded.wait_event("model_unloaded", LLAMACTL_MODEL="a")
     assert list(loaded.list_models()) == ["b"]
     assert loaded.chat("a").status == 404
 

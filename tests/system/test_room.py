@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.client import Stream, join_text
+from tests.system.client import Stream, count_tokens
 from tests.system.harness import Llamactl
 
 CTX = 4096
@@ -95,13 +95,13 @@ def test_busy_model_stays_and_the_second_waits(three: Llamactl, limit: str) -> N
     stream, events = hold(three, "a")
     with stream, ThreadPoolExecutor() as pool:
         second = pool.submit(three.chat, "b", max_tokens=12)
-        three.wait_event("load_waiting", LLAMACTL_MODEL="b")
-        assert list(three.list_loaded()) == ["a"]
+        three.wait_event("load_waits", LLAMACTL_MODEL="b")
+        waiting = three.list_models()["b"]
+        assert (waiting["stage"], waiting["waiting_for"], waiting["pid"]) == ("waiting", ["a"], 0)
         assert not second.done()
         events += stream.read_rest()
         answer = second.result(60)
-    join_text(events)
-    assert len(events) > LONG, "the first answer lost tokens"
+    assert count_tokens(events) == LONG
     assert answer.status == 200
     assert answer.json()["usage"]["completion_tokens"] == 12
     assert list(three.list_loaded()) == ["b"]
@@ -120,7 +120,7 @@ def test_requests_for_one_model_share_one_load(three: Llamactl) -> None:
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda _: three.chat("a"), range(6)))
     assert [answer.status for answer in answers] == [200] * 6
-    assert len(three.read_events("instance_started", LLAMACTL_MODEL="a")) == 1
+    assert len(three.read_events("instance_spawned", LLAMACTL_MODEL="a")) == 1
 
 
 def test_client_that_leaves_leaves_the_queue(three: Llamactl) -> None:
@@ -129,10 +129,10 @@ def test_client_that_leaves_leaves_the_queue(three: Llamactl) -> None:
     with stream:
         waiting = three.connect()
         waiting.request("POST", "/v1/completions", body=b'{"model": "b", "prompt": "x"}')
-        three.wait_event("load_waiting", LLAMACTL_MODEL="b")
+        three.wait_event("load_waits", LLAMACTL_MODEL="b")
         waiting.close()
         three.wait_event("load_cancelled", LLAMACTL_MODEL="b")
-        join_text([*events, *stream.read_rest()])
+        count_tokens([*events, *stream.read_rest()])
     assert list(three.list_loaded()) == ["a"]
 
 
@@ -143,7 +143,7 @@ def test_cli_says_whom_a_load_waits_for(three: Llamactl) -> None:
         assert load.stderr is not None
         said = next(line for line in load.stderr if "waiting" in line)
         assert "a" in said.split()
-        join_text([*events, *stream.read_rest()])
+        count_tokens([*events, *stream.read_rest()])
         assert load.wait(60) == 0
     assert list(three.list_loaded()) == ["b"]
 

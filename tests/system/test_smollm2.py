@@ -30,7 +30,7 @@ def test_smollm2_says_hello_in_english(smollm2: Llamactl) -> None:
 
 
 def test_smollm2_streams_what_it_says(smollm2: Llamactl) -> None:
-    with smollm2.stream("smollm2", "Tell me about the sea", max_tokens=60, temperature=0) as stream:
+    with smollm2.stream("smollm2", "Tell me about the sea", max_tokens=60, temperature=0, ignore_eos=False) as stream:
         events = stream.read_rest()
     text = join_text(events)
     assert count_english(text) >= 5, text
