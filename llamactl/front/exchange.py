@@ -78,7 +78,7 @@ class Exchange:
         self._mid_event = False
 
     def start(self) -> None:
-        lease = self._front.acquire_lease(self, Asked(self._name, self._autoload))
+        lease = self._front.acquire_lease(self, Asked(self._name, self._autoload, touch=not self._looks_only))
         if lease is not None:
             self.take_lease(lease)
 
@@ -161,7 +161,9 @@ class Exchange:
         if unread and not self._started and not self._retried:
             self._retried = True
             self._release()
-            again = self._front.acquire_lease(self, Asked(self._name, self._autoload, lease.generation))
+            again = self._front.acquire_lease(
+                self, Asked(self._name, self._autoload, lease.generation, not self._looks_only)
+            )
             if again is not None:
                 self.take_lease(again)
             return

@@ -9,7 +9,7 @@ vain it is told at once. Calls return what became of waiting requests; messages 
 """
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.protocol import (
@@ -74,6 +74,8 @@ class Asked:
     name: str
     autoload: bool = True
     stale: str = ""
+    touch: bool = True
+    """False: it only looks, which is no use of the model and is not told as one."""
 
 
 @dataclass
@@ -115,6 +117,8 @@ class LeaseTable:
         self._sent: dict[int, Pending] = {}
         self._places: dict[Waiter, Pending | Lease] = {}
         self._idle: list[Lease] = []
+        self._given_back: set[str] = set()
+        """Keys of leases that went back over this connection."""
 
     # --- requests ---
 
@@ -132,11 +136,11 @@ class LeaseTable:
             lease.held_back[waiter] = asked
             self._places[waiter] = lease
             return None
-        self._count(lease, 1)
+        self._count(lease, 1, asked.touch)
         return lease
 
     def release(self, lease: Lease, now_s: float, touch: bool = True) -> list[Outcome]:
-        """A request on this lease has ended. `touch` false: it only looked, which is no use of the model."""
+        """A request on this lease has ended. `touch`: as in what it asked."""
         lease.in_flight -= 1
         if touch:
             lease.last_used_s = now_s
@@ -144,10 +148,10 @@ class LeaseTable:
             return []
         if lease.draining:
             return self._give_back(lease, now_s)
-        if lease.told_busy and self._connected:
+        if self._connected:
             if lease.wanted:
                 self._tell_idle(lease)
-            elif lease not in self._idle:
+            elif lease.told_busy and lease not in self._idle:
                 self._idle.append(lease)
         return []
 
@@ -223,6 +227,7 @@ class LeaseTable:
         self.outbox.clear()
         self._idle.clear()
         self._sent.clear()
+        self._given_back.clear()
         for pending in self._pending.values():
             pending.id = 0
         outcomes: list[Outcome] = []
@@ -284,9 +289,9 @@ class LeaseTable:
         lease = self._leases.get(model)
         return lease if lease is not None and lease.generation == generation else None
 
-    def _count(self, lease: Lease, requests: int) -> None:
+    def _count(self, lease: Lease, requests: int, touch: bool) -> None:
         lease.in_flight += requests
-        if not lease.told_busy and self._connected:
+        if touch and not lease.told_busy and self._connected:
             lease.told_busy = True
             self.outbox.append(BusyNotice(model=lease.model, generation=lease.generation))
 
@@ -295,6 +300,8 @@ class LeaseTable:
         self.outbox.append(IdleNotice(model=lease.model, generation=lease.generation, last_used_s=lease.last_used_s))
 
     def _enqueue(self, waiter: Waiter, asked: Asked, now_s: float) -> None:
+        if not asked.touch:
+            asked = replace(asked, touch=True)  # one question for all of them
         pending = self._pending.get(asked)
         if pending is None:
             pending = self._pending[asked] = Pending(asked)
@@ -325,11 +332,15 @@ class LeaseTable:
             lease = None
         if lease is None:
             lease = self._leases[grant.model] = Lease(grant)
-        lease.told_busy = True
+            # A drain may end here while the supervisor calls it off and grants anew: it reads our "returned" after its
+            # grant, and would take this lease for the old one.
+            lease.told_busy = lease.key not in self._given_back
+        else:
+            lease.told_busy = True
         waiters = pending.waiters if pending else {}
         if pending and pending.asked.name != grant.model:
             self._aliases[pending.asked.name] = lease
-        self._count(lease, len(waiters))
+        self._count(lease, len(waiters), touch=True)
         for waiter in waiters:
             del self._places[waiter]
         if not lease.in_flight:
@@ -363,6 +374,7 @@ class LeaseTable:
         self.outbox.append(
             RecallAnswer(model=lease.model, generation=lease.generation, returned=True, last_used_s=lease.last_used_s)
         )
+        self._given_back.add(lease.key)
         return self._remove(lease, now_s)
 
     def _end_drain(self, lease: Lease, now_s: float) -> list[Outcome]:

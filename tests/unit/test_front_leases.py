@@ -125,9 +125,29 @@ def test_looking_is_no_use() -> None:
     table = make_table()
     lease = hold(table)
     table.release(lease, 5.0)
-    table.acquire("x", Asked("a", autoload=False), 9.0)
+    table.flush_idle()
+    take(table)
+    look = Asked("a", autoload=False, touch=False)
+    assert table.acquire("x", look, 9.0) is lease
     table.release(lease, 9.0, touch=False)
+    table.flush_idle()
     assert lease.last_used_s == 5.0
+    assert take(table) == []
+
+
+def test_lease_that_is_looked_at_is_not_given_back_under_it() -> None:
+    table = make_table()
+    lease = hold(table)
+    table.release(lease, 5.0)
+    table.flush_idle()
+    table.acquire("x", Asked("a", autoload=False, touch=False), 9.0)
+    take(table)
+    table.handle(Recall(model="a", generation="g1"), 9.5)
+    table.release(lease, 10.0, touch=False)
+    assert take(table) == [
+        RecallAnswer(model="a", generation="g1", returned=False, last_used_s=5.0),
+        IdleNotice(model="a", generation="g1", last_used_s=5.0),
+    ]
 
 
 def test_idle_lease_is_given_back_at_once() -> None:
@@ -195,6 +215,18 @@ def test_recall_of_a_lease_not_held_is_answered_as_returned() -> None:
     table.handle(Recall(model="b", generation="g1"), 0)
     assert [message.returned for message in take(table)] == [True, True]
     assert len(table.leases()) == 1
+
+
+def test_lease_granted_anew_while_the_old_one_was_on_its_way_back_is_confirmed() -> None:
+    table = make_table()
+    lease = hold(table)
+    table.handle(Recall(model="a", generation="g1", drain=True), 1.0)
+    table.acquire("x", Asked("alias"), 2.0)
+    table.release(lease, 3.0)
+    take(table)
+    table.handle(RecallCancelled(model="a", generation="g1"), 4.0)
+    table.handle(grant(2), 4.0)
+    assert take(table) == [BusyNotice(model="a", generation="g1")]
 
 
 def test_gone_instance_takes_its_lease_and_held_back_requests_wait_for_the_next() -> None:
@@ -332,7 +364,8 @@ class LeaseMachine(RuleBasedStateMachine):
         self.alive: dict[str, bool] = {"a": False, "b": False}
         self.held: set[str] = set()
         self.busy: dict[str, bool] = {}
-        self.recalled: set[str] = set()
+        self.recalled: dict[str, bool] = {}
+        """Whether each recall drains."""
         self.open: dict[int, str] = {}
         self.stopped: set[tuple[str, str]] = set()
 
@@ -372,10 +405,10 @@ class LeaseMachine(RuleBasedStateMachine):
         self.held.clear()
         self.take_outcomes(self.table.handle_lost(self.now_s))
 
-    @rule(name=st.sampled_from(["a", "b", "alias-a"]), autoload=st.booleans())
-    def request(self, name: str, autoload: bool) -> None:
+    @rule(name=st.sampled_from(["a", "b", "alias-a"]), autoload=st.booleans(), touch=st.booleans())
+    def request(self, name: str, autoload: bool, touch: bool) -> None:
         waiter = next(self.waiters)
-        lease = self.table.acquire(waiter, Asked(name, autoload), self.now_s)
+        lease = self.table.acquire(waiter, Asked(name, autoload, touch=touch), self.now_s)
         if lease is None:
             self.waiting.add(waiter)
         else:
@@ -411,13 +444,18 @@ class LeaseMachine(RuleBasedStateMachine):
                 case CancelRequest():
                     if self.open.pop(message.id, None):
                         self.to_front.append(Failure(id=message.id, code="cancelled", message=""))
-                case BusyNotice() | IdleNotice() if message.model in self.held:
-                    self.busy[message.model] = isinstance(message, BusyNotice)
-                case RecallAnswer() if message.model in self.recalled:
-                    if message.returned:
-                        self.recalled.discard(message.model)
-                        self.held.discard(message.model)
+                case BusyNotice() if message.generation == f"g{self.generation[message.model]}":
+                    self.held.add(message.model)
+                    self.busy[message.model] = True
+                case IdleNotice() if message.model in self.held:
+                    self.busy[message.model] = False
+                case RecallAnswer() if message.returned and message.model in self.held:
+                    self.held.discard(message.model)
+                    if message.model in self.recalled:
+                        del self.recalled[message.model]
                         self.stop_instance(message.model)
+                case RecallAnswer() if not message.returned and self.recalled.get(message.model) is False:
+                    del self.recalled[message.model]  # one that is busy voids the recall
 
     def stop_instance(self, model: str) -> None:
         generation = f"g{self.generation[model]}"
@@ -443,11 +481,11 @@ class LeaseMachine(RuleBasedStateMachine):
         self.busy[model] = True
         self.to_front.append(grant(number, model, f"g{self.generation[model]}"))
 
-    @precondition(lambda self: self.up and self.held - self.recalled)
+    @precondition(lambda self: self.up and self.held - set(self.recalled))
     @rule(data=st.data(), drain=st.booleans())
     def recall(self, data: st.DataObject, drain: bool) -> None:
-        model = data.draw(st.sampled_from(sorted(self.held - self.recalled)))
-        self.recalled.add(model)
+        model = data.draw(st.sampled_from(sorted(self.held - set(self.recalled))))
+        self.recalled[model] = drain
         self.to_front.append(Recall(model=model, generation=f"g{self.generation[model]}", drain=drain))
 
     @precondition(lambda self: self.up and self.recalled)
@@ -458,7 +496,7 @@ class LeaseMachine(RuleBasedStateMachine):
         if model in self.recalled and not any(
             isinstance(message, Recall) and message.model == model for message in self.to_front
         ):
-            self.recalled.discard(model)
+            del self.recalled[model]
             self.to_front.append(RecallCancelled(model=model, generation=f"g{self.generation[model]}"))
 
     @precondition(lambda self: self.up and self.to_front)
@@ -514,5 +552,5 @@ class LeaseMachine(RuleBasedStateMachine):
             assert not self.busy[model]
 
 
-LeaseMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+LeaseMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
 test_leases_hold_whatever_happens = LeaseMachine.TestCase
