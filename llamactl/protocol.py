@@ -311,6 +311,12 @@ class ReloadRequest(_Message, frozen=True, kw_only=True, tag="reload"):
     id: int
 
 
+class SubscribeRequest(_Message, frozen=True, kw_only=True, tag="subscribe"):
+    """Tell me of every change of a model from now on. Answered by ModelList, then ModelNotice and ModelRemoved come."""
+
+    id: int
+
+
 class BusyNotice(_Message, frozen=True, kw_only=True, tag="busy"):
     """The first request in flight on a lease that was idle."""
 
@@ -347,6 +353,7 @@ ClientMessage = (
     | ListRequest
     | StatusRequest
     | ReloadRequest
+    | SubscribeRequest
     | BusyNotice
     | IdleNotice
     | RecallAnswer
@@ -470,6 +477,18 @@ class ModelList(_Message, frozen=True, kw_only=True, tag="models"):
     models: tuple[ModelStatus, ...]
 
 
+class ModelCounters(_Value, frozen=True, kw_only=True):
+    """What happened to a model since the supervisor's start."""
+
+    loads: int = 0
+    load_seconds: float = 0.0
+    """In all loads together."""
+    load_failures: int = 0
+    crashes: int = 0
+    unloads: dict[str, int] = {}
+    """By reason, in the journal's words: `evicted`, `by command`, `idle timeout` ..."""
+
+
 class MachineStatus(_Message, frozen=True, kw_only=True, tag="machine"):
     id: int
     llamactl: str
@@ -484,6 +503,8 @@ class MachineStatus(_Message, frozen=True, kw_only=True, tag="machine"):
     controllers: tuple[str, ...] = ()
     """cgroup controllers that this systemd has; limits of others are not applied."""
     problems: tuple[str, ...] = ()
+    counters: dict[str, ModelCounters] = {}
+    """By model."""
 
 
 class ReloadResult(_Message, frozen=True, kw_only=True, tag="reloaded"):
@@ -534,6 +555,18 @@ class ModelsChanged(_Message, frozen=True, kw_only=True, tag="models_changed"):
     """The configuration was read again: names and aliases that a front remembers may be wrong now."""
 
 
+class ModelNotice(_Message, frozen=True, kw_only=True, tag="model"):
+    """To a subscriber: all of a model that has changed. Several changes within a tenth of a second are one."""
+
+    model: ModelStatus
+
+
+class ModelRemoved(_Message, frozen=True, kw_only=True, tag="model_removed"):
+    """To a subscriber: the model is gone from the configuration, and its instance has ended."""
+
+    model: str
+
+
 ServerMessage = (
     Welcome
     | Progress
@@ -548,6 +581,8 @@ ServerMessage = (
     | RecallCancelled
     | LeaseGone
     | ModelsChanged
+    | ModelNotice
+    | ModelRemoved
     | JunkNotice
 )
 

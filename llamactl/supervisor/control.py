@@ -38,6 +38,7 @@ from llamactl.protocol import (
     ReloadRequest,
     ReloadResult,
     StatusRequest,
+    SubscribeRequest,
     UnloadRequest,
     Welcome,
 )
@@ -56,6 +57,8 @@ class Desk(Protocol):
     def dispatch(self, event: events.Event) -> None: ...
     def welcome(self) -> Welcome: ...
     def list_models(self, name: str) -> ModelList: ...
+    def watch(self, holder: Holder) -> ModelList: ...
+    def unwatch(self, holder: Holder) -> None: ...
     def machine_status(self) -> MachineStatus: ...
     async def reload(self) -> ReloadResult: ...
 
@@ -151,6 +154,7 @@ class Control:
         client = self._clients.pop(connection, None)
         if client is not None:
             del self._by_holder[client.holder]
+            self._desk.unwatch(client.holder)
             self._desk.dispatch(events.ConnectionGone(client.holder))
 
     def _handle_message(self, connection: LineConnection, message: Any) -> None:
@@ -229,6 +233,8 @@ class Control:
             case ListRequest():
                 listing = self._desk.list_models(message.model)
                 client.connection.send(msgspec.structs.replace(listing, id=message.id))
+            case SubscribeRequest():
+                client.connection.send(msgspec.structs.replace(self._desk.watch(holder), id=message.id))
             case StatusRequest():
                 client.connection.send(msgspec.structs.replace(self._desk.machine_status(), id=message.id))
             case ReloadRequest():

@@ -43,8 +43,10 @@ from llamactl.sched.scheduler import Scheduler
 from llamactl.settings import Config
 from llamactl.supervisor.children import Child, Children
 from llamactl.supervisor.control import Control
+from llamactl.supervisor.counters import Counters
 from llamactl.supervisor.host import acquire_host_memory
 from llamactl.supervisor.units import Run, Units
+from llamactl.supervisor.watchers import Watchers
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
 
@@ -63,6 +65,8 @@ class Supervisor:
         self._units = Units(paths, self._handle_unit_ended)
         self._children = Children(self._units.is_expected, self._handle_report, self._handle_silent)
         self._control = Control(self)
+        self._counters = Counters()
+        self._watchers = Watchers(self._list_statuses, self._control.tell)
         self._config = Config()
         self._events: deque[events.Event] = deque()
         self._dispatching = False
@@ -96,6 +100,7 @@ class Supervisor:
         """End the daemon's own connections; instances and their streams go on."""
         if self._timer is not None:
             self._timer.cancel()
+        self._watchers.close()
         self._control.close()
         self._children.close()
         for task in list(self._tasks):
@@ -167,6 +172,7 @@ class Supervisor:
         self._arm_timer()
         if acted:
             self._tell_status()
+        self._watchers.touch()
 
     def _read_host(self, event: events.Event) -> None:
         """Host memory is read anew before each event that may start something, where it is a limit at all."""
@@ -183,6 +189,7 @@ class Supervisor:
     def _apply(self, effect: events.Effect) -> None:
         match effect:
             case events.Record():
+                self._counters.count(effect)
                 getattr(_log, effect.level)(effect.event, model=effect.model or None, **effect.fields)
             case events.GrantLease():
                 self._grant(effect)
@@ -323,12 +330,21 @@ class Supervisor:
                     hint="`llamactl list` shows all models",
                     model=name,
                 )
-            statuses: tuple[ModelStatus, ...] = (status,)
-        else:
-            statuses = self._scheduler.list_models(time.monotonic())
-        return ModelList(
-            id=0, now_s=time.monotonic(), models=tuple(self._complete_status(status) for status in statuses)
-        )
+            return self._make_list((self._complete_status(status),))
+        return self._make_list(self._list_statuses())
+
+    def watch(self, holder: events.Holder) -> ModelList:
+        """All models; `holder` is told of each change from now on."""
+        return self._make_list(self._watchers.add(holder))
+
+    def unwatch(self, holder: events.Holder) -> None:
+        self._watchers.remove(holder)
+
+    def _list_statuses(self) -> tuple[ModelStatus, ...]:
+        return tuple(self._complete_status(status) for status in self._scheduler.list_models(time.monotonic()))
+
+    def _make_list(self, models: tuple[ModelStatus, ...]) -> ModelList:
+        return ModelList(id=0, now_s=time.monotonic(), models=models)
 
     def _complete_status(self, status: ModelStatus) -> ModelStatus:
         """A model's status with what only the units know."""
@@ -352,6 +368,7 @@ class Supervisor:
             queue=self._scheduler.queue_names(),
             controllers=self._units.manager.controllers,
             problems=tuple(str(problem) for problem in self._config.problems),
+            counters=self._counters.list_models(),
         )
 
     def _tell_status(self) -> None:
