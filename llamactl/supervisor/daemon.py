@@ -47,6 +47,7 @@ from llamactl.supervisor.counters import Counters
 from llamactl.supervisor.host import acquire_host_memory
 from llamactl.supervisor.units import Run, Units
 from llamactl.supervisor.watchers import Watchers
+from llamactl.systemd.extra import choose_unenforced
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
 
@@ -93,8 +94,7 @@ class Supervisor:
         await self._children.listen(self._paths.report_socket, model_group)
         await self._control.listen(self._paths.control_socket, admin_group)
         self.dispatch(events.RecoveryBegan(time.monotonic() + RECOVERY_S, 1 if found else 0))
-        if not self._units.manager.controllers:
-            _log.warning("memory limits not enforced", reason="this systemd has no cgroup controllers")
+        self._warn_unenforced()
 
     async def stop(self) -> None:
         """End the daemon's own connections; instances and their streams go on."""
@@ -113,6 +113,7 @@ class Supervisor:
             before = self._config
             self._take_config(await asyncio.to_thread(load_config, self._paths))
             after = self._config
+            self._warn_unenforced()
             self.dispatch(events.Configured(after))
             self._control.tell_fronts(ModelsChanged())
             result = ReloadResult(
@@ -145,6 +146,14 @@ class Supervisor:
                 model=problem.model,
                 reason=problem.message,
             )
+
+    def _warn_unenforced(self) -> None:
+        """systemd takes limits whose cgroup controller is not there, and applies nothing."""
+        for model in self._config.models.values():
+            for limit, controller in choose_unenforced(model.extra, self._units.manager.controllers).items():
+                _log.warning(
+                    "limit not enforced", model=model.name, limit=limit, reason=f"no {controller} controller here"
+                )
 
     # --- events and effects ---
 
