@@ -28,8 +28,9 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_TEXT = 1 << 16
 MAX_INT = (1 << 31) - 1
 
+_CHILD_WORDS = "MODEL SPEC GENERATION SOCKET REPORT MARGINS HOST_ROOM EXTRA_BUFTS"
 RESERVED_ENV = frozenset(
-    [f"LLAMACTL_{word}" for word in ("MODEL", "SPEC", "GENERATION", "SOCKET", "REPORT", "MARGINS", "EXTRA_BUFTS")]
+    [f"LLAMACTL_{word}" for word in _CHILD_WORDS.split()]
     + ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID"]
 )
 """Variables by which a child is told who it is."""
