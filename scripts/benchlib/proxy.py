@@ -23,7 +23,7 @@ ROUND_S = 2
 CONNECTIONS = (1, 16)
 
 RESPONDER = """\
-daemon on; pid {directory}/responder.pid; error_log {directory}/responder.log; worker_processes 1;
+daemon on; user root; pid {directory}/responder.pid; error_log {directory}/responder.log; worker_processes 1;
 events {{ worker_connections 512; }}
 http {{
     access_log off; keepalive_requests 1000000000;
@@ -36,7 +36,7 @@ http {{
 """
 
 YARDSTICK = """\
-daemon on; pid {directory}/yardstick.pid; error_log {directory}/yardstick.log; worker_processes 1;
+daemon on; user root; pid {directory}/yardstick.pid; error_log {directory}/yardstick.log; worker_processes 1;
 events {{ worker_connections 512; }}
 http {{
     access_log off; keepalive_requests 1000000000;
@@ -142,13 +142,17 @@ def run_front(directory: Path, port: int) -> Iterator[None]:
     assert granter.stdout is not None
     if granter.stdout.readline() != b"ready\n":
         raise BenchError("cannot start the granter")
-    with socket.create_server(("127.0.0.1", port), backlog=4096) as listener:
+    with socket.create_server(("127.0.0.1", port), backlog=4096) as listener, open(directory / "front.log", "w") as log:
         # Descriptor 3 and the pid are systemd's convention, sd_listen_fds(3); the shell's pid becomes the front's.
         command = (
             f'exec env LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=tcp "$0" -m llamactl.front 3<&{listener.fileno()}'
         )
         front = subprocess.Popen(
-            ["sh", "-c", command, sys.executable], env=environment, pass_fds=[listener.fileno()], cwd=directory
+            ["sh", "-c", command, sys.executable],
+            env=environment,
+            pass_fds=[listener.fileno()],
+            cwd=directory,
+            stderr=log,
         )
     try:
         yield

@@ -1,0 +1,117 @@
+"""How long from a request for a model that is not loaded to its first word, and where does the time go?
+
+The real thing in a sandbox: SmolLM2, the supervisor, the front, a unit. The file is in the page cache, so the disk is
+not measured. Moments come from the clock that all of them share (CLOCK_MONOTONIC): the request and the first token from
+the client, the decision and each stage of the load from the journal, the process from systemd.
+
+Outside this module boots the sandbox and runs itself there; inside (`python -m benchlib.cold MODEL`) it measures.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchlib.report import BenchError, Result
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SANDBOX = str(CHECKOUT / "scripts" / "sandbox")
+ROUNDS = 5
+NAME = "smollm2"
+UNIT = f"llamactl-model@{NAME}.service"
+
+PARTS = (
+    ("asked", "decided", "request to decision (front, supervisor)"),
+    ("decided", "executed", "decision to process (systemd, sandbox)"),
+    ("executed", "loaded", "process to model loaded and warm (Python, llama.cpp)"),
+    ("loaded", "ready", "loaded to ready (report, notify)"),
+    ("ready", "answered", "ready to first token (lease, prompt, decode)"),
+)
+
+
+def measure() -> list[Result]:
+    """Medians over some starts, in milliseconds. Raises BenchError."""
+    sandbox = f"bench-{os.getpid()}"
+    model = run_checked([sys.executable, str(CHECKOUT / "scripts" / "fetch-models"), NAME]).strip()
+    run_checked([SANDBOX, "start", "--name", sandbox])
+    try:
+        inside = ["env", f"--chdir={CHECKOUT / 'scripts'}", sys.executable, "-m", "benchlib.cold", model]
+        samples = json.loads(run_checked([SANDBOX, "run", "--name", sandbox, "--", *inside]))
+    finally:
+        run_checked([SANDBOX, "stop", "--name", sandbox])
+    return summarize(samples)
+
+
+def run_checked(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchError(f"cannot measure: '{' '.join(command)}' ended with {done.returncode}:\n{done.stderr.strip()}")
+    return done.stdout
+
+
+def summarize(samples: list[dict[str, float]]) -> list[Result]:
+    """One figure for each part, and the whole; each as a share of the whole."""
+    whole_ms = statistics.median(1000 * (sample["answered"] - sample["asked"]) for sample in samples)
+    results = []
+    for begin, end, name in PARTS:
+        part_ms = statistics.median(1000 * (sample[end] - sample[begin]) for sample in samples)
+        results.append(Result("cold", name, part_ms, "ms", part_ms / whole_ms, "the whole"))
+    return [*results, Result("cold", "request to first token", whole_ms, "ms")]
+
+
+# --- inside the sandbox ---
+
+
+def main(model: str) -> None:
+    from tests.system.harness import LLAMACTL, Llamactl, run
+
+    run(LLAMACTL, "install")
+    machine = Llamactl()
+    machine.write_models(**{NAME: {"path": model, "ctx": 4096, "parallel": 1}})
+    try:
+        machine.start()
+        machine.cli("measure", NAME)
+        samples = []
+        for number in range(ROUNDS + 1):
+            sample = take_sample()
+            machine.cli("unload", NAME)
+            if number:  # the first fills the page cache
+                samples.append(sample)
+    finally:
+        machine.stop()
+    print(json.dumps(samples))
+
+
+def take_sample() -> dict[str, float]:
+    """The moments of one start, in seconds."""
+    from tests.system import journal
+    from tests.system.harness import Llamactl, show
+
+    machine = Llamactl()
+    asked_s = time.monotonic()
+    with machine.stream(NAME, "Say hello", max_tokens=1) as stream:
+        for event in stream:
+            if any(choice["delta"].get("content") for choice in json.loads(event)["choices"]):
+                break
+        answered_s = time.monotonic()
+        stream.read_rest()
+    entries = {
+        (entry["_SYSTEMD_UNIT"], entry["LLAMACTL_EVENT"]): int(entry["__MONOTONIC_TIMESTAMP"]) / 1e6
+        for entry in journal.read_entries(machine.cursor, LLAMACTL_MODEL=NAME)
+        if "LLAMACTL_EVENT" in entry
+    }
+    return {
+        "asked": asked_s,
+        "decided": entries["llamactl.service", "load_decided"],
+        "executed": int(show(UNIT, "ExecMainStartTimestampMonotonic")) / 1e6,
+        "loaded": entries[UNIT, "model_loaded"],
+        "ready": entries["llamactl.service", "instance_ready"],
+        "answered": answered_s,
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
