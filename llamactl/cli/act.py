@@ -27,13 +27,15 @@ def run_load(args: argparse.Namespace) -> int:
     except LlamactlError as error:
         if error.code is not ErrorCode.ALREADY_LOADED:
             raise
-        return _finish(line, args, "already loaded", error.model or args.name, already_loaded=True)
+        return _finish(line, args, "already loaded", error.model or args.name, "already loaded")
     name = done.model or args.name
     if args.no_wait:
-        return _finish(line, args, f"will be loaded: llamactl status {args.name}", name, queued=True)
+        return _finish(line, args, f"will be loaded: llamactl status {args.name}", name, "queued")
     if not line.seen and done.seconds == 0:
-        return _finish(line, args, "already loaded", name, already_loaded=True)
-    return _finish(line, args, f"ready in {format_seconds(done.seconds)}", name, seconds=done.seconds)
+        return _finish(line, args, "already loaded", name, "already loaded")
+    return _finish(
+        line, args, f"ready in {format_seconds(done.seconds)}", name, "ready", seconds=round(done.seconds, 3)
+    )
 
 
 def run_unload(args: argparse.Namespace) -> int:
@@ -42,8 +44,8 @@ def run_unload(args: argparse.Namespace) -> int:
     done = _wait_for(request, line, "unloading")
     name = done.model or args.name
     if args.no_wait:
-        return _finish(line, args, "will be unloaded when its requests have ended", name, queued=True)
-    return _finish(line, args, "unloaded", name, seconds=done.seconds)
+        return _finish(line, args, "will be unloaded when its requests have ended", name, "queued")
+    return _finish(line, args, "unloaded", name, "unloaded", seconds=round(done.seconds, 3))
 
 
 def _wait_for(request: LoadRequest | UnloadRequest, line: ProgressLine, doing: str) -> Done:
@@ -96,8 +98,10 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else format_span(seconds)
 
 
-def _finish(line: ProgressLine, args: argparse.Namespace, text: str, model: str, **facts: object) -> int:
+def _finish(
+    line: ProgressLine, args: argparse.Namespace, text: str, model: str, result: str, seconds: float | None = None
+) -> int:
     line.finish(text)
     if args.json:
-        print_json({"model": model, "result": text.partition(":")[0], **facts})
+        print_json({"model": model, "result": result, "seconds": seconds})
     return 0

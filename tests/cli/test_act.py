@@ -85,6 +85,20 @@ def test_loaded_model_is_said_to_be_loaded(last: object) -> None:
     assert (result.status, result.err) == (0, "alias: already loaded\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "last", "result_word"),
+    [
+        (["load", "m"], Done(id=1, model="m"), "already loaded"),
+        (["load", "m", "--no-wait"], Done(id=1, model="m"), "queued"),
+        (["unload", "m"], Done(id=1, model="m", seconds=0.1), "unloaded"),
+        (["unload", "m", "--no-wait"], Done(id=1, model="m"), "queued"),
+    ],
+)
+def test_result_is_one_word_for_scripts(words: list[str], last: Done, result_word: str) -> None:
+    result, _ = ask(answer(last), *words, "--json")
+    assert (json.loads(result.out)["result"], result.status) == (result_word, 0)
+
+
 def test_load_without_waiting() -> None:
     result, requests = ask(answer(Done(id=1, model="m")), "load", "m", "--no-wait")
     assert requests == [LoadRequest(id=1, model="m", wait=False)]
@@ -93,7 +107,7 @@ def test_load_without_waiting() -> None:
 
 def test_load_as_json_keeps_progress_apart() -> None:
     result, _ = ask(answer(*LOADING, DONE), "load", "alias", "--json")
-    assert json.loads(result.out) == {"model": "m", "result": "ready in 0.8 s", "seconds": 0.8}
+    assert json.loads(result.out) == {"model": "m", "result": "ready", "seconds": 0.8}
     assert "measuring" in result.err
 
 
