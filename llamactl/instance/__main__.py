@@ -29,8 +29,9 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return EXIT_USAGE
     level = os.environ.get("LLAMACTL_LOG_LEVEL") or "info"
-    # The model and the role are fields of every line already: the unit sets LogExtraFields.
-    configure(f"llamactl-{format_slug(environment.model)}", level, {})
+    # The unit sets LLAMACTL_MODEL for every line of its processes, except for names that it cannot (LogExtraFields=).
+    fields = {} if environment.model.isidentifier() else {"model": environment.model}
+    configure(f"llamactl-{format_slug(environment.model)}", level, fields)
     if environment.role is ChildRole.MEASURE:
         from llamactl.instance.measure import run_measure
 

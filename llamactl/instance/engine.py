@@ -77,11 +77,15 @@ class Engine:
         with self._changed:
             self._changed.notify()
 
-    def close(self, timeout_s: float | None = None) -> bool:
-        """Ends after the running step; jobs fail. False: that step took longer than `timeout_s`."""
+    def close_soon(self) -> None:
+        """The engine ends after the running step; jobs fail."""
         with self._changed:
             self._closing = True
             self._changed.notify()
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Ends the engine and waits for it. False: the running step took longer than `timeout_s`."""
+        self.close_soon()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

@@ -32,7 +32,8 @@ from llamactl.settings import ModelSettings
 ALIGN_TOKENS = 256
 """llama.cpp rounds contexts up to this."""
 
-_FIT_SUCCESS, _FIT_ERROR = 0, 2
+MAX_STEPS = 8
+_FIT_ERROR = 2
 _LOG_LEVEL_ERROR = 4
 
 
@@ -117,8 +118,9 @@ class Measurer:
 
     def _acquire_room(self) -> dict[str, int]:
         room = {device.name: device.free_bytes - self._environment.margin_bytes(device.name) for device in self.devices}
-        limit = self._environment.host_room_bytes
-        room[HOST] = acquire_host_total_bytes() if limit is None else limit
+        # As llama.cpp does it where there is no device: the margin is kept free of main memory too.
+        total, limit = acquire_host_total_bytes(), self._environment.host_room_bytes
+        room[HOST] = total - self._environment.margin_bytes(HOST) if limit is None else min(total, limit)
         return room
 
 
@@ -157,7 +159,16 @@ def choose_largest_ctx(measure: Callable[[int], Breakdown], smallest: int, large
     if largest <= smallest or _is_within(high, room):
         return max(largest, smallest)
     low = measure(smallest)
-    return interpolate_ctx(low, high, room)
+    # Nearly linear only: contexts shorter than a batch have smaller buffers. What was picked is measured, and if it is
+    # too large it becomes the upper end.
+    for _ in range(MAX_STEPS):
+        n_ctx = interpolate_ctx(low, high, room)
+        if n_ctx <= low.n_ctx:
+            break
+        high = measure(n_ctx)
+        if _is_within(high, room):
+            return n_ctx
+    return low.n_ctx
 
 
 def interpolate_ctx(low: Breakdown, high: Breakdown, room: dict[str, int]) -> int:

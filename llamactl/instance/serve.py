@@ -37,8 +37,10 @@ ACK_TIMEOUT_S = 5.0
 """How long a last report, and the one before the warm-up, wait for the supervisor."""
 NO_SUPERVISOR_S = 1.0
 """The same where none is connected: it may be about to come back."""
-LOAD_EXTENSION_S = 60.0
-"""By how much each sign of progress extends the unit's start time-out."""
+LOAD_EXTENSION_S = 600.0
+"""By how much each sign of progress extends the unit's start time-out. Long: it is the supervisor that judges a
+stall.
+"""
 HANG_S = 120.0
 HANG_PER_TOKEN_S = 1.0
 """A step that takes longer than both together hangs. Generous: a large model on a slow machine is no hang."""

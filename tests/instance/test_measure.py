@@ -10,8 +10,8 @@ from tests.instance.harness import run_child
 from tests.models import write_model
 
 
-def measure(directory: Path, settings: ModelSettings) -> tuple[Breakdown, Breakdown, Facts]:
-    with run_child(directory, "measure", settings) as child:
+def measure(directory: Path, settings: ModelSettings, **variables: str) -> tuple[Breakdown, Breakdown, Facts]:
+    with run_child(directory, "measure", settings, **variables) as child:
         report = child.supervisor.wait_for("measured")
         assert child.wait() == 0, child.errors
     assert report.min is not None
@@ -60,6 +60,16 @@ def test_smallest_context_is_never_more_than_the_model_was_trained_for(tiny: Pat
 def test_without_fitting_the_trained_context_is_taken(tiny: Path, tmp_path: Path) -> None:
     smallest, largest, _ = measure(tmp_path, ModelSettings(name="tiny", path=str(tiny), fit=False, threads=1))
     assert smallest.n_ctx == largest.n_ctx == 2048
+
+
+def test_room_in_main_memory_bounds_the_fitted_context(tiny: Path, tmp_path: Path) -> None:
+    settings = ModelSettings(name="tiny", path=str(tiny), parallel=1, fit_ctx=256, threads=1)
+    smallest, largest, _ = measure(make_directory(tmp_path, "all"), settings)
+    used = [sum(row.used for row in breakdown.devices) for breakdown in (smallest, largest)]
+    room = sum(used) // 2
+    _, fitted, _ = measure(make_directory(tmp_path, "room"), settings, LLAMACTL_HOST_ROOM=str(room))
+    assert smallest.n_ctx < fitted.n_ctx < largest.n_ctx
+    assert used[0] < sum(row.used for row in fitted.devices) <= room
 
 
 def test_all_memory_of_a_machine_without_devices_is_in_the_host_row(tiny: Path, tmp_path: Path) -> None:
@@ -124,7 +134,13 @@ def test_unknown_device_is_reported_by_name(tiny: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("LLAMACTL_SPEC", "{}"), ("LLAMACTL_SPEC", ""), ("LLAMACTL_MARGINS", "[1]"), ("LLAMACTL_EXTRA_BUFTS", "yes")],
+    [
+        ("LLAMACTL_SPEC", "{}"),
+        ("LLAMACTL_SPEC", ""),
+        ("LLAMACTL_MARGINS", "[1]"),
+        ("LLAMACTL_EXTRA_BUFTS", "yes"),
+        ("LLAMACTL_HOST_ROOM", "1G"),
+    ],
 )
 def test_senseless_environment_is_refused_by_name(tiny: Path, tmp_path: Path, variable: str, value: str) -> None:
     settings = ModelSettings(name="tiny", path=str(tiny))

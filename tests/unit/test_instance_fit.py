@@ -71,6 +71,15 @@ def test_fitted_context_fits_unless_even_the_smallest_does_not(room: int, device
     assert n_ctx == 4096 or 1000 + 10 * (n_ctx + ALIGN_TOKENS) > room
 
 
+@given(room=st.integers(min_value=0, max_value=60_000), step=st.integers(min_value=0, max_value=8_000))
+def test_context_fits_also_where_memory_is_not_linear(room: int, step: int) -> None:
+    def measure(n_ctx: int) -> Breakdown:
+        return make_breakdown(n_ctx, fixed=1000 + (step if n_ctx > 512 else 0))
+
+    n_ctx = choose_largest_ctx(measure, 512, 4096, {HOST: room})
+    assert n_ctx == 512 or sum(row.used for row in measure(n_ctx).devices) <= room
+
+
 def test_tightest_device_decides() -> None:
     low, high = make_breakdown(512, device="GPU0"), make_breakdown(4096, device="GPU0")
     assert interpolate_ctx(low, high, {"GPU0": 21_000, HOST: 10**9}) == 1792
