@@ -111,7 +111,8 @@ class Supervisor:
         """Read the configuration again and apply it. Models that run keep the settings with which they were started."""
         async with self._reloading:
             before = self._config
-            self._take_config(await asyncio.to_thread(load_config, self._paths))
+            # What cannot be read now stays as it was: a file half written takes no model away.
+            self._take_config(await asyncio.to_thread(load_config, self._paths, before))
             after = self._config
             self._warn_unenforced()
             self.dispatch(events.Configured(after))
