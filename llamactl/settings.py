@@ -43,6 +43,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     devices: tuple[str, ...] = ()
     """Names of llama.cpp's devices to use (CUDA0, RPC0 ...); none: all of them. ("none",) uses the CPU alone."""
     tensor_split: tuple[float, ...] = ()
+    rpc: tuple[str, ...] = ()
+    """llama.cpp RPC servers ("IPv4:PORT") whose devices the model may use besides this machine's."""
     threads: int = 0
     """Threads for decoding; 0: one for each CPU that the instance may use."""
     batch: int = 2048

@@ -6,6 +6,7 @@ friendly units (`margin` becomes `margin_bytes`). TOML's booleans are integers t
 numbers must refuse them itself.
 """
 
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -28,7 +29,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_TEXT = 1 << 16
 MAX_INT = (1 << 31) - 1
 
-_CHILD_WORDS = "MODEL SPEC GENERATION SOCKET REPORT MARGINS HOST_ROOM EXTRA_BUFTS"
+_CHILD_WORDS = "MODEL SPEC GENERATION SOCKET REPORT MARGINS HOST_ROOM EXTRA_BUFTS RPC"
 RESERVED_ENV = frozenset(
     [f"LLAMACTL_{word}" for word in _CHILD_WORDS.split()]
     + ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID"]
@@ -159,6 +160,23 @@ def _parse_split(value: object) -> tuple[float, ...]:
     return tuple(shares)
 
 
+def _parse_rpc(value: object) -> tuple[str, ...]:
+    """Addresses only: a unit's network is opened to addresses, and inside of it nobody answers for names."""
+    servers = []
+    for server in _parse_texts([value] if isinstance(value, str) else value):
+        host, _, port = server.rpartition(":")
+        try:
+            address = ipaddress.IPv4Address(host)
+        except ValueError:
+            raise ValueError(
+                f"{server!r} must be an IPv4 address and a port, as in '127.0.0.1:50052'; names are not resolved"
+            ) from None
+        if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+            raise ValueError(f"{server!r} must end in a port from 1 to 65535, as in '127.0.0.1:50052'")
+        servers.append(f"{address}:{int(port)}")
+    return tuple(dict.fromkeys(servers))
+
+
 def _parse_switch(value: object) -> Switch:
     if isinstance(value, bool):
         return Switch.ON if value else Switch.OFF
@@ -275,6 +293,7 @@ SWITCH = Kind('"auto", "on" or "off"', _parse_switch, _show_text)
 ALIASES = Kind("list of texts", _parse_aliases, _show_plain)
 DEVICES = Kind('list of texts, or "none"', _parse_devices, _show_plain)
 SPLIT = Kind("list of numbers", _parse_split, _show_plain)
+RPC = Kind('list of "IPv4:PORT"', _parse_rpc, _show_plain)
 ENV = Kind("table of texts", _parse_env, _show_plain)
 EXTRA = Kind("table of properties", _parse_extra, _show_plain)
 MARGINS = Kind("table of sizes", _parse_margins, _show_plain)
@@ -330,6 +349,12 @@ MODEL_KEYS: tuple[Key, ...] = (
     ),
     Key("devices", "devices", DEVICES, 'llama.cpp\'s devices to use ("CUDA0"); `"none"`: the CPU alone. Unset: all.'),
     Key("tensor_split", "tensor_split", SPLIT, "Shares of the model on the devices, in their order."),
+    Key(
+        "rpc",
+        "rpc",
+        RPC,
+        "llama.cpp RPC servers whose devices the model may use too. Loopback or a trusted tunnel only (see below).",
+    ),
     Key("threads", "threads", _make_integer(0, 1024), "Threads for decoding; `0`: one for each CPU that it may use."),
     Key("batch", "batch", _make_integer(1), "Tokens that are given to llama.cpp at once."),
     Key("ubatch", "ubatch", _make_integer(1), "Tokens that are computed at once, at most `batch`."),

@@ -85,6 +85,20 @@ class BreakdownMap(ctypes.Structure):
     )
 
 
+class DeviceProps(ctypes.Structure):
+    """ggml-backend.h: ggml_backend_dev_props."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
+        ("memory_free", ctypes.c_size_t),
+        ("memory_total", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("device_id", ctypes.c_char_p),
+        ("caps", ctypes.c_bool * 4),
+    )
+
+
 class TensorBufferOverride(ctypes.Structure):
     """llama_model_tensor_buft_override: tensors that match the pattern go to that buffer type."""
 
@@ -116,6 +130,9 @@ def load_extra() -> Extra:
         ("ggml_backend_dev_name", ctypes.c_char_p),
         ("ggml_backend_dev_description", ctypes.c_char_p),
         ("ggml_backend_dev_type", ctypes.c_int),
+        ("ggml_backend_dev_buffer_type", ctypes.c_void_p),
+        ("ggml_backend_dev_backend_reg", ctypes.c_void_p),
+        ("ggml_backend_reg_name", ctypes.c_char_p),
         ("ggml_backend_register", None),
     ):
         function = getattr(ggml, name)
@@ -123,6 +140,8 @@ def load_extra() -> Extra:
     size_pointer = ctypes.POINTER(ctypes.c_size_t)
     ggml.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size_pointer, size_pointer]
     ggml.ggml_backend_dev_memory.restype = None
+    ggml.ggml_backend_dev_get_props.argtypes = [ctypes.c_void_p, ctypes.POINTER(DeviceProps)]
+    ggml.ggml_backend_dev_get_props.restype = None
     ggml.ggml_backend_dev_count.argtypes, ggml.ggml_backend_dev_count.restype = [], ctypes.c_size_t
     ggml.ggml_backend_dev_get.argtypes, ggml.ggml_backend_dev_get.restype = [ctypes.c_size_t], ctypes.c_void_p
     ggml.ggml_backend_dev_by_name.argtypes, ggml.ggml_backend_dev_by_name.restype = [ctypes.c_char_p], ctypes.c_void_p

@@ -6,6 +6,9 @@ row; the rest (AMX, CPU_REPACK) are rows of their own. A mapped file counts as H
 take its pages back: without them the model does not run, and a measurement, which cannot map, says the same. What is
 mapped is one range from the first to the last tensor on the CPU: where other buffers hold tensors too, that range
 covers theirs as well, and the caller puts the measured figure in its place (`replace_host_model`).
+
+Devices are named as llama.cpp names them, except those behind RPC: it counts them per process, so that RPC0 of two
+models can be two devices. They go by the name of their buffer type, which has the address: `RPC0[127.0.0.1:50052]`.
 """
 
 import ctypes
@@ -16,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from llamactl.instance.bindings import BreakdownNode, llama, load_extra
+from llamactl.instance.bindings import BreakdownNode, DeviceProps, llama, load_extra
 from llamactl.protocol import Breakdown, Row, RowKind
 
 HOST = "Host"
@@ -36,13 +39,38 @@ class Device:
 
 def acquire_devices(names: tuple[str, ...]) -> list[Device]:
     """The GPUs that a model with these `devices` settings may use, with their memory at this moment."""
-    extra = load_extra()
+    ggml = load_extra().ggml
     found = []
-    for index in range(extra.ggml.ggml_backend_dev_count()):
-        device = _describe_device(extra.ggml.ggml_backend_dev_get(index))
-        if device is not None and (not names or device.name in names):
+    for index in range(ggml.ggml_backend_dev_count()):
+        pointer = ggml.ggml_backend_dev_get(index)
+        if names and not names_device(names, pointer):
+            continue
+        device = _describe_device(pointer)
+        if device is not None:
             found.append(device)
     return found
+
+
+def read_device_name(pointer: int) -> str:
+    """The device's name on this machine."""
+    ggml = load_extra().ggml
+    registry = ggml.ggml_backend_dev_backend_reg(pointer)
+    if registry and ggml.ggml_backend_reg_name(registry) == b"RPC":
+        return str(ggml.ggml_backend_buft_name(ggml.ggml_backend_dev_buffer_type(pointer)).decode(errors="replace"))
+    return str(ggml.ggml_backend_dev_name(pointer).decode(errors="replace"))
+
+
+def names_device(names: tuple[str, ...], pointer: int) -> bool:
+    """Whether a list of names has this device, by its name on this machine or by llama.cpp's own."""
+    own: str = load_extra().ggml.ggml_backend_dev_name(pointer).decode(errors="replace")
+    return own in names or read_device_name(pointer) in names
+
+
+def read_device_id(device: Device) -> str:
+    """The bus address of a device, as in "0000:01:00.0"; empty where llama.cpp does not know it."""
+    props = DeviceProps()
+    load_extra().ggml.ggml_backend_dev_get_props(device.pointer, ctypes.byref(props))
+    return (props.device_id or b"").decode(errors="replace")
 
 
 def read_breakdown(context: Any, devices: list[Device]) -> Breakdown:
@@ -156,7 +184,7 @@ def _describe_device(pointer: int) -> Device | None:
     ggml.ggml_backend_dev_memory(pointer, ctypes.byref(free), ctypes.byref(total))
     return Device(
         pointer=pointer,
-        name=ggml.ggml_backend_dev_name(pointer).decode(errors="replace"),
+        name=read_device_name(pointer),
         description=ggml.ggml_backend_dev_description(pointer).decode(errors="replace"),
         total_bytes=total.value,
         free_bytes=free.value,

@@ -13,6 +13,7 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.bindings import llama, load_extra
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.llamalog import LlamaLog
+from llamactl.instance.memory import read_device_name
 from llamactl.instance.params import POOLING_TYPES, ModelParams, ModelTraits
 from llamactl.protocol import Facts
 
@@ -118,7 +119,7 @@ class LoadedModel:
         if extra.model_n_devices is None or extra.model_get_device is None:
             return []
         return [
-            extra.ggml.ggml_backend_dev_name(extra.model_get_device(self.pointer, index)).decode(errors="replace")
+            read_device_name(extra.model_get_device(self.pointer, index))
             for index in range(extra.model_n_devices(self.pointer))
         ]
 

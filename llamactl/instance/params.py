@@ -14,6 +14,7 @@ from typing import Any
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.bindings import llama, load_extra
 from llamactl.instance.environ import ChildEnvironment
+from llamactl.instance.memory import names_device, read_device_name
 from llamactl.settings import ModelSettings, Switch
 
 CACHE_TYPES = {
@@ -154,15 +155,10 @@ def _set_load_mode(struct: Any, no_alloc: bool, mmap: bool) -> None:
 
 
 def _find_device(name: str) -> int:
-    extra = load_extra()
-    device = extra.ggml.ggml_backend_dev_by_name(name.encode())
-    if not device:
-        known = [
-            extra.ggml.ggml_backend_dev_name(extra.ggml.ggml_backend_dev_get(index)).decode()
-            for index in range(extra.ggml.ggml_backend_dev_count())
-        ]
-        raise LlamactlError(
-            ErrorCode.INVALID_CONFIG,
-            f"cannot use device {name!r}: this llama.cpp has {', '.join(known) or 'none'}",
-        )
-    return int(device)
+    ggml = load_extra().ggml
+    pointers = [ggml.ggml_backend_dev_get(index) for index in range(ggml.ggml_backend_dev_count())]
+    for pointer in pointers:
+        if names_device((name,), pointer):
+            return int(pointer)
+    known = ", ".join(read_device_name(pointer) for pointer in pointers)
+    raise LlamactlError(ErrorCode.INVALID_CONFIG, f"cannot use device {name!r}: this llama.cpp has {known or 'none'}")

@@ -5,16 +5,18 @@ its slice: PartOf= or BindsTo= on the supervisor would end the models with it. I
 (CollectMode=inactive), so that `systemctl --failed` and a restarted supervisor find it; a measure child's result is
 held by AddRef= alone.
 
-The sandbox: a dynamic user in the models' group, no network, everything read-only, homes hidden. Of the runtime
-directory it sees its own part and the report socket's: both as directories, since a bound file would go on showing a
-socket that was bound anew. Its own part is made by RuntimeDirectory=, which stays out of /run/private only because it
-is not preserved; the front reaches it through the group. An empty BindPaths= or BindReadOnlyPaths= would reset both
-lists, so empty ones are left out.
+The sandbox: a dynamic user in the models' group, no network but the RPC servers that the model names, everything
+read-only, homes hidden. Of the runtime directory it sees its own part and the report socket's: both as directories,
+since a bound file would go on showing a socket that was bound anew. Its own part is made by RuntimeDirectory=, which
+stays out of /run/private only because it is not preserved; the front reaches it through the group. An empty BindPaths=
+or BindReadOnlyPaths= would reset both lists, so empty ones are left out.
 """
 
 import hashlib
+import ipaddress
 import json
 import re
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -162,6 +164,7 @@ def environment_of(
         "LLAMACTL_REPORT": str(paths.report_socket),
         "LLAMACTL_MARGINS": json.dumps(dict(margins_bytes), sort_keys=True),
         "LLAMACTL_HOST_ROOM": "" if host_room_bytes is None else str(host_room_bytes),
+        "LLAMACTL_RPC": ",".join(settings.rpc),
         "LLAMACTL_EXTRA_BUFTS": "1" if extra_bufts else "0",
         "LLAMACTL_LOG_LEVEL": log_level,
         "PYTHONUNBUFFERED": "1",
@@ -236,8 +239,7 @@ def _choose_sandbox(
         "UMask": 0o007,  # the socket is for the group
         "NoNewPrivileges": True,
         "CapabilityBoundingSet": 0,
-        "PrivateNetwork": True,
-        "RestrictAddressFamilies": [True, ["AF_UNIX"]],
+        **_choose_network(settings.rpc),
         "ProtectSystem": "strict",
         "ProtectHome": "tmpfs",
         "PrivateTmp": True,
@@ -269,6 +271,19 @@ def _choose_sandbox(
     if gpu_groups:
         properties["SupplementaryGroups"] = list(gpu_groups)
     return properties
+
+
+def _choose_network(rpc: Sequence[str]) -> dict[str, Any]:
+    """None at all; or, for a model with RPC servers, these addresses alone (systemd has no filter by port)."""
+    if not rpc:
+        return {"PrivateNetwork": True, "RestrictAddressFamilies": [True, ["AF_UNIX"]]}
+    hosts = dict.fromkeys(ipaddress.IPv4Address(server.rpartition(":")[0]) for server in rpc)
+    return {
+        "PrivateNetwork": False,
+        "RestrictAddressFamilies": [True, ["AF_UNIX", "AF_INET"]],
+        "IPAddressDeny": [[socket.AF_INET, [0] * 4, 0], [socket.AF_INET6, [0] * 16, 0]],
+        "IPAddressAllow": [[socket.AF_INET, list(host.packed), 32] for host in hosts],
+    }
 
 
 def choose_read_only(settings: ModelSettings, python_paths: Iterable[str]) -> list[str]:

@@ -72,7 +72,7 @@ def test_device_row_has_its_memory_and_takes_the_layers(large: Path, tmp_path: P
     settings = ModelSettings(name="large", path=str(large), ctx=512, parallel=1, threads=1)
     smallest, largest = run_measure(tmp_path / "m", settings, rpc, 0)
     device = get_row(smallest, RowKind.DEVICE)
-    assert device.name == "RPC0"
+    assert device.name == f"RPC0[{rpc}]"
     assert device.total is not None
     assert device.free is not None
     assert device.total >= device.free > 0

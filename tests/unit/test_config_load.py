@@ -70,6 +70,7 @@ def test_model_keys(tree: Tree) -> None:
         parallel = 2
         n_gpu_layers = "all"
         devices = ["CUDA0", "CUDA1"]
+        rpc = ["127.0.0.1:50052"]
         tensor_split = [3, 1]
         threads = 4
         batch = 256
@@ -103,6 +104,7 @@ def test_model_keys(tree: Tree) -> None:
         parallel=2,
         n_gpu_layers=ALL_LAYERS,
         devices=("CUDA0", "CUDA1"),
+        rpc=("127.0.0.1:50052",),
         tensor_split=(3.0, 1.0),
         threads=4,
         batch=256,
@@ -143,6 +145,9 @@ MISTAKES = [
     ("parallel = 0", "models.m.parallel: cannot use parallel = 0: must be an integer from 1 to 256"),
     ('aliases = ["a", 1]', 'models.m.aliases: cannot use aliases = a list: must be a list of texts, as in ["a", "b"]'),
     ('aliases = [" a"]', "models.m.aliases: cannot use aliases = a list: ' a': blanks around it and unprintable"),
+    ('rpc = ["localhost:50052"]', "models.m.rpc: cannot use rpc = a list: 'localhost:50052' must be an IPv4 address"),
+    ('rpc = ["[::1]:50052"]', "models.m.rpc: cannot use rpc = a list: '[::1]:50052' must be an IPv4 address"),
+    ('rpc = "127.0.0.1:0"', "models.m.rpc: cannot use rpc = '127.0.0.1:0': '127.0.0.1:0' must end in a port"),
     ('devices = ["none", "CUDA0"]', "models.m.devices: cannot use devices = a list: 'none' (the CPU alone) cannot be"),
     ("tensor_split = [0, 0]", "models.m.tensor_split: cannot use tensor_split = a list: must have a share above 0"),
     ("tensor_split = [nan]", "models.m.tensor_split: cannot use tensor_split = a list: must be a list of shares"),

@@ -250,3 +250,22 @@ def test_host_room_reaches_the_child(room: int | None, text: str) -> None:
         host_room_bytes=room,
     )
     assert environment["LLAMACTL_HOST_ROOM"] == text
+
+
+def test_without_rpc_servers_there_is_no_network() -> None:
+    properties = choose()
+    assert properties["PrivateNetwork"] is True
+    assert properties["RestrictAddressFamilies"] == [True, ["AF_UNIX"]]
+    assert "IPAddressAllow" not in properties
+
+
+@pytest.mark.parametrize("choose_properties", [choose, choose_measure])
+def test_rpc_servers_open_the_network_to_their_addresses_alone(choose_properties: Any) -> None:
+    rpc = ("127.77.0.1:50052", "127.77.0.2:50052", "127.77.0.1:50053")
+    properties = choose_properties(msgspec.structs.replace(SETTINGS, rpc=rpc))
+    assert properties["PrivateNetwork"] is False
+    assert properties["RestrictAddressFamilies"] == [True, ["AF_UNIX", "AF_INET"]]
+    assert properties["IPAddressDeny"] == [[2, [0] * 4, 0], [10, [0] * 16, 0]]
+    assert properties["IPAddressAllow"] == [[2, [127, 77, 0, 1], 32], [2, [127, 77, 0, 2], 32]]
+    assert f"LLAMACTL_RPC={','.join(rpc)}" in properties["Environment"]
+    pack_properties(properties)
