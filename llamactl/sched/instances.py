@@ -12,7 +12,7 @@ from enum import StrEnum
 from llamactl.protocol import Breakdown, Facts, LoadFailure, MemoryStatus, Note, State
 from llamactl.sched.events import Holder, Waiter
 from llamactl.sched.states import check_transition
-from llamactl.settings import GlobalSettings, ModelSettings
+from llamactl.settings import ModelSettings
 
 RECALL_S = 5.0
 """Silence for so long counts as busy; also after how long a refused stop is asked for again under a drain."""
@@ -169,14 +169,13 @@ class Model:
             return self.instance.note.pinned
         return self.settings.pin if self.settings is not None else False
 
-    def get_idle_timeout_s(self, defaults: GlobalSettings) -> float:
+    def get_idle_timeout_s(self) -> float:
         """After how long without a request it is unloaded; 0: never."""
         if self.instance is not None and self.instance.note.keep_alive_s is not None:
             return max(0.0, self.instance.note.keep_alive_s)
-        own = self.settings.idle_timeout_s if self.settings is not None else 0.0
-        return own or defaults.idle_timeout_s
+        return self.settings.idle_timeout_s if self.settings is not None else 0.0
 
-    def get_idle_deadline(self, defaults: GlobalSettings) -> float | None:
+    def get_idle_deadline(self) -> float | None:
         """When its idle time-out comes; None where it has none or is not idle."""
         instance = self.instance
         if (
@@ -186,7 +185,7 @@ class Model:
             or not instance.connected
         ):
             return None
-        timeout_s = self.get_idle_timeout_s(defaults)
+        timeout_s = self.get_idle_timeout_s()
         if timeout_s <= 0 or instance.takedown is not None or instance.count_busy():
             return None
         return max(instance.last_used_s, instance.ready_since_s, instance.hinted_until_s - timeout_s) + timeout_s

@@ -71,10 +71,12 @@ def _recall_note(core: Core, instance: Instance, event: InstanceReported, now: f
 def _follow_load(core: Core, model: Model, instance: Instance, event: InstanceReported) -> None:
     if model.state is not State.LOADING:
         return
-    instance.stage, instance.progress = event.stage, event.progress
+    instance.stage = event.stage
+    if event.stage == "model":  # the others take no time worth a figure; what comes after it is as good as loaded
+        instance.progress = event.progress
     entry = core.queue.get(model.name)
     if entry is not None:
-        core.set_stage(entry, Stage.LOADING, event.progress)
+        core.set_stage(entry, Stage.LOADING, instance.progress)
 
 
 def _become_ready(core: Core, model: Model, instance: Instance, now: float) -> None:

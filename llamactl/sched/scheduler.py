@@ -56,7 +56,7 @@ class Scheduler:
                 deadlines.append(instance.doubted_until_s)
             if instance.hinted_until_s and len(core.queue):
                 deadlines.append(instance.hinted_until_s)
-            idle_s = model.get_idle_deadline(core.settings) if core.recovery is None else None
+            idle_s = model.get_idle_deadline() if core.recovery is None else None
             if idle_s is not None:
                 deadlines.append(idle_s)
         return min(deadlines, default=None)
@@ -97,7 +97,7 @@ def _expire(core: Core, now: float) -> None:
         if instance.hinted_until_s and now >= instance.hinted_until_s:
             instance.hinted_until_s = 0.0
             core.dirty = True
-        idle_s = model.get_idle_deadline(core.settings) if core.recovery is None else None
+        idle_s = model.get_idle_deadline() if core.recovery is None else None
         if idle_s is not None and now >= idle_s and model.name not in core.queue:
             takedown.begin_takedown(core, model, Reason.IDLE, now)
 

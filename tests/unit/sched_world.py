@@ -108,7 +108,6 @@ class World:
             host_budget_bytes=(None, 40, 60)[self.choose(3)],
             max_loaded=(0, 1, 2, 3)[self.choose(4)],
             max_wait_s=(0.0, 5.0, 60.0)[self.choose(3)],
-            idle_timeout_s=(0.0, 30.0)[self.choose(2)],
             strict=self.choose(3) == 0,
             max_queue=(3, 256)[self.choose(2)],
         )
@@ -121,6 +120,7 @@ class World:
                 n_gpu_layers=0 if self.choose(2) else -1,
                 pin=self.choose(6) == 0,
                 priority=self.choose(2),
+                idle_timeout_s=(0.0, 30.0)[self.choose(2)],
                 load_on_start=self.choose(6) == 0,
             )
             for name in names
