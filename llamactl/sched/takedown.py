@@ -123,7 +123,6 @@ def handle_recall_answered(core: Core, event: RecallAnswered, now: float) -> Non
         if stale:
             return
         instance.leases.pop(holder, None)
-        instance.forget_hint()
         core.dirty = True
         if not instance.count_busy():
             send_note(core, instance)

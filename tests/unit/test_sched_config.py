@@ -96,6 +96,28 @@ def test_settings_that_only_concern_decisions_count_at_once_and_keep_the_measure
     assert bench.measured() == []
 
 
+def test_a_model_that_is_pinned_while_its_idle_time_out_recalls_it_stays() -> None:
+    bench = Bench(make_settings("a", idle_timeout_s=10.0))
+    bench.measure("a", host=1)
+    bench.bring_up("a")
+    bench.tick(10.0)
+    assert bench.recalled() == [(1, "a")]
+    bench.do(Configured(make_config(make_settings("a", idle_timeout_s=10.0, pin=True))))
+    assert len(bench.list_last(CancelRecall)) == 1
+
+
+def test_requests_that_wait_for_a_model_that_stops_and_turns_invalid_are_refused() -> None:
+    bench = make_bench("a")
+    bench.bring_up("a")
+    bench.unload("a")
+    bench.returned("a")
+    waiter = bench.lease("a", 2)
+    bench.do(Configured(make_config(invalid=(InvalidModel(name="a", reason="typo"),))))
+    bench.stopping("a")
+    bench.ended("a")
+    assert bench.refused() == {waiter: "invalid_model"}
+
+
 def test_a_figure_under_way_for_old_settings_is_stopped_and_ignored() -> None:
     bench = Bench(make_settings("a"))
     assert bench.measured() == ["a"]
@@ -175,6 +197,7 @@ def test_a_failed_measurement_loads_without_checks_and_is_repeated_once_after_th
     assert bench.granted() == [waiter]
     assert bench.measured() == ["a"]
     bench.fail_measure("a")
+    assert bench.measured() == []
     bench.idle("a")
     bench.ended("a")
     bench.lease("a")
@@ -264,6 +287,30 @@ def test_a_report_while_another_instance_loads_only_raises_what_others_use() -> 
     assert bench.scheduler.list_devices()[0].external == 20
 
 
+def test_an_instances_report_while_another_loads_only_raises_what_others_use() -> None:
+    bench = Bench(make_settings("a"), make_settings("b"), margin_bytes=0)
+    bench.measure("a", total=100, free=80, G0=10)
+    bench.measure("b", total=100, free=80, G0=10)
+    bench.lease("a")
+    bench.lease("b")
+    bench.ready("a", total=100, free=85, G0=10)
+    assert bench.scheduler.list_devices()[0].external == 20
+    bench.ready("b", total=100, free=75, G0=10)
+    assert bench.scheduler.list_devices()[0].external == 5
+
+
+def test_a_report_that_is_repeated_after_a_new_connection_does_not_calibrate_again() -> None:
+    bench = Bench(make_settings("a"), make_settings("b"), margin_bytes=0)
+    bench.measure("a", total=100, free=80, G0=30)
+    bench.measure("b", total=100, free=80, G0=40)
+    bench.lease("a")
+    bench.ready("a", total=100, free=50, G0=30)
+    bench.lease("b")
+    bench.ready("b", total=100, free=10, G0=40)
+    bench.ready("a", total=100, free=50, G0=30)
+    assert bench.scheduler.list_devices()[0].external == 20
+
+
 def test_a_model_whose_measurement_comes_while_it_loads_blind_is_charged_then() -> None:
     bench = Bench(make_settings("a"), make_settings("b"), host_budget_bytes=100)
     bench.lease("a")
@@ -282,7 +329,9 @@ def test_a_model_that_is_asleep_is_taken_down_and_loaded_anew() -> None:
     bench.report("a", ChildState.SLEEPING)
     assert bench.state("a") == "sleeping"
     waiter = bench.lease("a", 2)
+    assert bench.recalled() == [(1, "a")]
     bench.take_down("a")
+    assert bench.started() == ["a"]
     bench.ready("a")
     assert bench.granted() == [waiter]
 

@@ -45,6 +45,11 @@ def test_a_small_victim_is_spared_when_a_later_larger_one_is_enough() -> None:
     assert plan.reasons["small"] is Why.NOT_NEEDED
 
 
+def test_of_two_that_could_be_spared_the_more_recently_used_is() -> None:
+    candidates = (make("a", 20, last_used_s=1), make("b", 20, last_used_s=2), make("c", 40, last_used_s=3))
+    assert choose_victims(ask(70, *candidates)).victims == ("a", "c")
+
+
 def test_what_holds_nothing_on_the_short_device_stays_even_if_it_is_least_recently_used() -> None:
     elsewhere = Candidate("elsewhere", {"GPU1": 90}, last_used_s=1)
     here = Candidate("here", {"GPU0": 60}, last_used_s=9)

@@ -15,6 +15,8 @@ from llamactl.sched.events import (
     InstanceSilent,
     LeaseBusy,
     LeaseIdle,
+    LeaseRequested,
+    LoadRequested,
     MeasureEnded,
     MeasureReported,
     RecallAnswered,
@@ -239,6 +241,40 @@ def test_a_front_that_was_wrong_gets_the_same_instance_after_a_while() -> None:
     assert bench.granted() == [waiter]
 
 
+def test_an_instance_that_may_be_gone_is_no_victim() -> None:
+    bench = make_bench("a", "b", size=60)
+    bench.bring_up("a")
+    bench.idle("a")
+    bench.lease("a", 1, stale_generation=bench.generations["a"])
+    bench.idle("a")
+    bench.lease("b", 2)
+    assert bench.recalled() == []
+
+
+def test_a_doubt_that_ends_during_an_unload_grants_nothing() -> None:
+    bench = make_bench("a")
+    bench.bring_up("a")
+    bench.lease("a", stale_generation=bench.generations["a"])
+    bench.do(LeaseBusy(1, "a", bench.generations["a"]))
+    bench.unload("a", client=91)
+    waiter = bench.lease("a", 3)
+    bench.returned("a", returned=False)
+    bench.tick(6.0)
+    assert waiter not in bench.granted()
+
+
+def test_requests_that_wait_when_it_crashes_again_are_refused_as_it_backs_off() -> None:
+    bench = make_bench("a")
+    bench.load("a")
+    bench.ready("a")
+    bench.ended("a", CRASH)
+    bench.load("a")
+    bench.ready("a")
+    waiter = bench.lease("a", stale_generation=bench.generations["a"])
+    bench.ended("a", CRASH)
+    assert bench.refused() == {waiter: "load_failed"}
+
+
 def test_an_older_stale_generation_is_no_reason_to_wait() -> None:
     bench = make_bench("a")
     bench.bring_up("a")
@@ -265,7 +301,7 @@ def test_a_recall_is_called_off_when_the_report_connection_goes_down() -> None:
     bench.bring_up("a")
     bench.lease("b", 2)
     bench.do(InstanceSilent("a", bench.generations["a"]))
-    assert bench.records("victim spared", "a")
+    assert bench.records("victim spared", "a")[0].fields["why"] == "its report connection is down"
 
 
 def test_what_an_operator_unloads_ends_though_it_cannot_be_asked() -> None:
@@ -393,12 +429,11 @@ def test_a_front_that_says_busy_has_a_lease_whatever_we_thought() -> None:
 
 
 def test_a_request_that_asks_twice_under_one_id_is_answered_once() -> None:
-    from llamactl.sched.events import LeaseRequested, LoadRequested
-
-    bench = make_bench("a")
+    bench = make_bench("a", "b")
     waiter = bench.lease("a")
-    bench.do(LeaseRequested(waiter, "a"))
-    bench.do(LoadRequested(waiter, "a"))
+    bench.do(LeaseRequested(waiter, "b"))
+    bench.do(LoadRequested(waiter, "b"))
+    assert bench.started() == []
     bench.ready("a")
     assert bench.granted() == [waiter]
     assert bench.completed() == []

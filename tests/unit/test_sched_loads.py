@@ -3,6 +3,7 @@
 from llamactl.protocol import ChildState, Stage
 from llamactl.sched.events import (
     CancelRecall,
+    Configured,
     ConnectionGone,
     LeaseBusy,
     Record,
@@ -13,7 +14,7 @@ from llamactl.sched.events import (
     TellProgress,
     WaiterGone,
 )
-from tests.unit.sched_bench import Bench, make_settings
+from tests.unit.sched_bench import Bench, make_config, make_settings
 
 
 def make_bench(*names: str, size: int = 60, budget: int = 100, **settings: object) -> Bench:
@@ -419,16 +420,17 @@ def test_a_childs_margin_contains_what_loading_ones_were_promised() -> None:
 
 
 def test_a_request_behind_one_that_waits_goes_first_only_if_it_takes_nothing_of_what_that_one_needs() -> None:
-    bench = Bench(*(make_settings(name) for name in ("a", "head", "small", "large")), host_budget_bytes=100)
-    for name, size in (("a", 60), ("head", 60), ("small", 10), ("large", 30)):
-        bench.measure(name, host=size, total=100, free=100, G0=size if name != "small" else 0)
+    bench = make_bench("a", "head", size=60)
+    bench.do(Configured(make_config(*(make_settings(name) for name in ("a", "head", "late")), host_budget_bytes=100)))
+    bench.measure("late", host=30)
     bench.lease("a", 1)
-    bench.ready("a", host=60)
+    bench.ready("a")
     bench.lease("head", 2)
     assert bench.status("head").waiting_for == ("a",)
-    bench.lease("large", 3)
+    bench.lease("late", 3)
     assert bench.started() == []
-    assert bench.scheduler.queue_names() == ("head", "large")
+    assert bench.scheduler.queue_names() == ("head", "late")
+    assert bench.status("late").waiting_for == ("head",)
 
 
 def test_a_request_that_needs_another_device_overtakes_one_that_waits() -> None:
@@ -441,6 +443,32 @@ def test_a_request_that_needs_another_device_overtakes_one_that_waits() -> None:
     bench.lease("head", 2)
     bench.lease("other", 3)
     assert bench.started() == ["other"]
+
+
+def test_what_overtakes_and_fits_itself_leaves_what_the_one_before_it_needs() -> None:
+    bench = Bench(make_settings("a"), make_settings("head"), make_settings("other", ctx=0), margin_bytes=5)
+    bench.measure("a", total=100, free=100, G0=60)
+    bench.measure("head", total=100, free=100, G0=60, G1=30)
+    bench.measure("other", total=100, free=100, G1=20)
+    bench.lease("a", 1)
+    bench.ready("a", total=100, free=40, G0=60)
+    bench.lease("head", 2)
+    bench.lease("other", 3)
+    assert bench.started() == ["other"]
+    assert bench.list_last(StartInstance)[0].margins_bytes["G1"] == 35
+
+
+def test_nobody_overtakes_for_a_place_that_the_one_before_it_may_need() -> None:
+    for max_loaded, started in ((2, []), (3, ["other"])):
+        bench = Bench(*(make_settings(name) for name in ("a", "head", "other")), margin_bytes=0, max_loaded=max_loaded)
+        bench.measure("a", total=100, free=100, G0=60)
+        bench.measure("head", total=100, free=100, G0=60)
+        bench.measure("other", total=100, free=100, G1=60)
+        bench.lease("a", 1)
+        bench.ready("a", total=100, free=40, G0=60)
+        bench.lease("head", 2)
+        bench.lease("other", 3)
+        assert bench.started() == started
 
 
 def test_nobody_overtakes_for_the_last_place() -> None:
@@ -630,7 +658,7 @@ def test_unload_cancels_a_load_that_runs_or_waits() -> None:
 
 
 def test_an_idle_model_is_unloaded_after_its_time() -> None:
-    bench = Bench(make_settings("a", idle_timeout_s=30.0), make_settings("b"), idle_timeout_s=100.0)
+    bench = Bench(make_settings("a", idle_timeout_s=30.0), make_settings("b", idle_timeout_s=100.0))
     for name in "ab":
         bench.measure(name, host=1)
     bench.bring_up("a")
@@ -648,7 +676,7 @@ def test_an_idle_model_is_unloaded_after_its_time() -> None:
 
 
 def test_a_model_in_use_or_pinned_has_no_idle_time_out() -> None:
-    bench = Bench(make_settings("a"), make_settings("p", pin=True), idle_timeout_s=30.0)
+    bench = Bench(make_settings("a", idle_timeout_s=30.0), make_settings("p", idle_timeout_s=30.0, pin=True))
     for name in "ap":
         bench.measure(name, host=1)
     bench.bring_up("p")

@@ -11,7 +11,9 @@ from llamactl.sched.events import (
     InstanceFound,
     InstanceReported,
     LeaseAnnounced,
+    MeasureReported,
     RevokeLease,
+    StartInstance,
     WaiterGone,
 )
 from tests.unit.sched_bench import CRASH, Bench, make_breakdown, make_settings
@@ -77,6 +79,17 @@ def test_nothing_is_evicted_before_all_have_reported_and_all_fronts_have_announc
     assert bench.recalled() == [(7, "a")]
 
 
+def test_nothing_is_started_beside_instances_of_which_nobody_knows_what_they_hold() -> None:
+    bench = make_bench("a", others=("b",))
+    cached = make_breakdown(host=60)
+    bench.do(MeasureReported("b", cached, cached, cached=True))
+    bench.lease("b", 5)
+    assert bench.started() == []
+    assert bench.status("b").waiting_for == ("a",)
+    bench.ready("a", host=10)
+    assert bench.started() == ["b"]
+
+
 def test_after_the_deadline_decisions_go_on_and_what_stayed_silent_is_no_victim() -> None:
     bench = make_bench("a", "b", others=("c",), fronts=1, max_loaded=2)
     bench.ready("b", host=20)
@@ -125,15 +138,37 @@ def test_an_instance_found_that_is_not_configured_any_more_ends_its_requests_and
 def test_an_instance_found_while_it_loads_is_not_cancelled_and_no_other_load_runs_beside() -> None:
     bench = make_bench("a", others=("b",))
     bench.report("a", ChildState.LOADING, stage="model", progress=0.3)
-    bench.measure_next(host=1)
-    bench.measure_next(host=1)
+    bench.fail_measure("a")
+    bench.measure("b", host=1)
+    bench.lease("b", 6)
     bench.tick(100.0)
     assert bench.stopped() == []
+    assert bench.started() == []
+    assert bench.status("b").waiting_for == ("a",)
     waiter = bench.lease("a", 5)
     bench.do(WaiterGone(waiter))
     assert bench.stopped() == []
     bench.ready("a")
     assert bench.state("a") == "ready"
+    assert bench.started() == ["b"]
+
+
+def test_an_instance_found_that_dies_in_its_warm_up_is_tried_again() -> None:
+    bench = make_bench("a")
+    bench.report("a", ChildState.LOADING, stage="warmup")
+    bench.ended("a", CRASH)
+    bench.measure_next(host=1)
+    assert bench.state("a") == "loading"
+    assert not bench.list_all(StartInstance)[-1].extra_bufts
+
+
+def test_a_lease_announced_on_an_instance_that_is_being_taken_down_is_recalled() -> None:
+    bench = make_bench("a")
+    bench.ready("a", host=10)
+    bench.do(LeaseAnnounced(7, "a", "found-a", busy=True, last_used_s=0.0))
+    bench.unload("a")
+    bench.do(LeaseAnnounced(8, "a", "found-a", busy=True, last_used_s=0.0))
+    assert bench.recalled() == [(8, "a")]
 
 
 def test_a_stop_under_way_goes_on() -> None:
