@@ -94,6 +94,7 @@ def test_killed_supervisor_cuts_no_stream_and_finds_its_models(two: Llamactl) ->
     with two.stream("a", max_tokens=LONG) as stream:
         first = stream.read_event()
         kill_service(two, "llamactl.service")
+        two.wait_event("instance_adopted", LLAMACTL_MODEL="a")
         found = two.list_loaded()["a"]
         events = [first, *stream.read_rest()]
     assert count_tokens(events) == LONG
@@ -110,6 +111,7 @@ def test_loaded_model_serves_while_the_supervisor_is_down(two: Llamactl) -> None
     assert two.get("/health").status == 200
     two.cli("ps", status=6)
     two.start()
+    two.wait_event("instance_adopted", LLAMACTL_MODEL="a")
     assert two.list_loaded()["a"]["state"] == "ready"
 
 
