@@ -2,7 +2,8 @@
 
 The real thing in a sandbox: SmolLM2, the supervisor, the front, a unit. The file is in the page cache, so the disk is
 not measured. Moments come from the clock that all of them share (CLOCK_MONOTONIC): the request and the first token from
-the client, the decision and each stage of the load from the journal, the process from systemd.
+the client, the decision and the end of the load from the journal, the process from systemd, its first report from a
+load by command that waits beside the request.
 
 Outside this module boots the sandbox and runs itself there; inside (`python -m benchlib.cold MODEL`) it measures.
 """
@@ -13,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchlib.report import BenchError, Result
@@ -25,9 +27,9 @@ UNIT = f"llamactl-model@{NAME}.service"
 
 PARTS = (
     ("asked", "decided", "request to decision (front, supervisor)"),
-    ("decided", "executed", "decision to process (systemd, sandbox)"),
-    ("executed", "loaded", "process to model loaded and warm (Python, llama.cpp)"),
-    ("loaded", "ready", "loaded to ready (report, notify)"),
+    ("decided", "executed", "decision to process (systemd, the unit's sandbox)"),
+    ("executed", "reported", "process to first report (Python)"),
+    ("reported", "ready", "first report to ready (llama.cpp loads, decodes once)"),
     ("ready", "answered", "ready to first token (lease, prompt, decode)"),
 )
 
@@ -86,31 +88,48 @@ def main(model: str) -> None:
 
 
 def take_sample() -> dict[str, float]:
-    """The moments of one start, in seconds."""
+    """The moments of one start, in seconds. A load by command runs along, for its progress: both share one start."""
     from tests.system import journal
     from tests.system.harness import Llamactl, show
 
     machine = Llamactl()
     asked_s = time.monotonic()
-    with machine.stream(NAME, "Say hello", max_tokens=1) as stream:
-        for event in stream:
-            if any(choice["delta"].get("content") for choice in json.loads(event)["choices"]):
-                break
-        answered_s = time.monotonic()
-        stream.read_rest()
+    with ThreadPoolExecutor() as pool:
+        reported = pool.submit(follow_load)
+        with machine.stream(NAME, "Say hello", max_tokens=8, temperature=0) as stream:
+            for event in stream:
+                if any(choice["delta"].get("content") for choice in json.loads(event)["choices"]):
+                    break
+            answered_s = time.monotonic()
+            stream.read_rest()
     entries = {
-        (entry["_SYSTEMD_UNIT"], entry["LLAMACTL_EVENT"]): int(entry["__MONOTONIC_TIMESTAMP"]) / 1e6
-        for entry in journal.read_entries(machine.cursor, LLAMACTL_MODEL=NAME)
-        if "LLAMACTL_EVENT" in entry
+        entry["LLAMACTL_EVENT"]: int(entry["__MONOTONIC_TIMESTAMP"]) / 1e6
+        for entry in journal.read_entries(machine.cursor, LLAMACTL_MODEL=NAME, _SYSTEMD_UNIT="llamactl.service")
     }
     return {
         "asked": asked_s,
-        "decided": entries["llamactl.service", "load_decided"],
+        "decided": entries["load_decided"],
         "executed": int(show(UNIT, "ExecMainStartTimestampMonotonic")) / 1e6,
-        "loaded": entries[UNIT, "model_loaded"],
-        "ready": entries["llamactl.service", "instance_ready"],
+        "reported": reported.result(),
+        "ready": entries["instance_ready"],
         "answered": answered_s,
     }
+
+
+def follow_load() -> float:
+    """Load by command; the moment of the instance's first report."""
+    from llamactl.cli.client import Client
+    from llamactl.paths import Paths
+    from llamactl.protocol import LoadRequest, Progress, Stage
+
+    moments: dict[Stage, float] = {}
+
+    def note(progress: Progress) -> None:
+        moments.setdefault(progress.stage, time.monotonic())
+
+    with Client(Paths().control_socket) as client:
+        client.ask(LoadRequest(id=1, model=NAME), note)
+    return moments[Stage.LOADING]
 
 
 if __name__ == "__main__":
