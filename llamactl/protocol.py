@@ -74,6 +74,16 @@ class Breakdown(_Value, frozen=True, kw_only=True):
     devices: tuple[Row, ...] = ()
 
 
+class DeviceList(_Value, frozen=True, kw_only=True):
+    """The devices that a child can see, whether its model uses them or not. Rows have no bytes of a model."""
+
+    rows: tuple[Row, ...] = ()
+    ids: dict[str, str] = {}
+    """Bus addresses by name, where known: "0000:01:00.0"."""
+    cheap: bool = False
+    """Asked without a GPU context: only `free` is known then, and only of the devices asked for."""
+
+
 class ModelMemory(_Value, frozen=True, kw_only=True):
     """All that is known of a model's memory; None where there is no figure."""
 
@@ -143,8 +153,8 @@ class ChildState(StrEnum):
 class Report(_Message, frozen=True, kw_only=True, tag="report"):
     """The whole state of a child, not a difference: the last one is repeated after each new connection.
 
-    Measure children fill `min` and `max`, instances `effective`. `progress` is 0 to 1 within `stage` (`starting`,
-    `model`, `context`, `warmup`).
+    Measure children fill `min`, `max` and `listing`, or `listing` alone when devices are all that they are asked for;
+    instances fill `effective`. `progress` is 0 to 1 within `stage` (`starting`, `model`, `context`, `warmup`).
     """
 
     seq: int
@@ -154,6 +164,7 @@ class Report(_Message, frozen=True, kw_only=True, tag="report"):
     min: Breakdown | None = None
     max: Breakdown | None = None
     effective: Breakdown | None = None
+    listing: DeviceList | None = None
     busy: int = 0
     """Requests in flight or waiting at the instance."""
     error: str = ""

@@ -87,6 +87,8 @@ class GlobalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Kept free of host memory; None: host memory is not a limit."""
     host_budget_bytes: int | None = None
     """What all instances together may hold of host memory; None: no such limit."""
+    refresh_s: float = 60.0
+    """Figures of the devices' free memory that are older are read anew before a load is decided; 0: never."""
     max_loaded: int = 0
     """Instances at one time; 0: any number."""
     strict: bool = False

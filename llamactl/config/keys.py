@@ -305,6 +305,12 @@ GLOBAL_KEYS: tuple[Key, ...] = (
     Key("margins", "margins_bytes", MARGINS, "Kept free on single devices, by name; replaces `margin` there."),
     Key("host_margin", "host_margin_bytes", SIZE, "Kept free of host memory. Unset: host memory is not a limit."),
     Key("host_budget", "host_budget_bytes", SIZE, "What all models together may hold of host memory. Unset: no limit."),
+    Key(
+        "refresh",
+        "refresh_s",
+        DURATION_OR_NEVER,
+        "What is free on devices is read anew before a load when it is known for longer; at once where that is cheap.",
+    ),
     Key("max_loaded", "max_loaded", _make_integer(0), "Models loaded at one time; `0`: any number."),
     Key("strict", "strict", BOOLEAN, "Refuse a model that would not fit even alone, instead of trying."),
     Key(

@@ -4,6 +4,7 @@ For each entry, in order:
 1. Its unit still exists (it loads, or the old one stops), or its memory is being measured: it is passed over.
 2. Instances found at the start have not reported yet: wait.
 3. Another load is fitting itself on one of its devices, or takes nobody knows how much: wait, and stop nothing for it.
+   What is free on its devices was seen too long ago: that is read first.
 4. It fits: spawn. Victims would help: recall their leases. What could help is busy: wait. Only pins could: refuse.
 5. The first entry that must wait is the head. Those behind it start only if they fit without stopping anything,
    beside what the head needs.
@@ -23,6 +24,7 @@ from llamactl.sched.evict import Candidate, Outcome, Plan, Room, choose_drains, 
 from llamactl.sched.instances import Instance, Model, Reason
 from llamactl.sched.memory import HOST, is_self_fitting, list_claimed_devices, sum_per_account
 from llamactl.sched.queue import Entry
+from llamactl.sched.readings import ask_devices
 from llamactl.sched.takedown import begin_takedown, call_off_takedown
 
 Needs = Mapping[str, int] | None
@@ -77,6 +79,8 @@ def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, s
     conflicts = find_conflicts(core, model, needs)
     if conflicts:
         _wait(core, entry, conflicts, "another load must end first")
+        return True, recalled
+    if ask_devices(core, needs, now):
         return True, recalled
     room = take_snapshot(core, needs or {}, now)
     plan = choose_victims(room)
@@ -166,6 +170,7 @@ def _try_beside(core: Core, model: Model, entry: Entry, head: tuple[Model, Needs
         or (core.recovery is not None and core.list_unreported())
         or find_conflicts(core, model, needs)
         or _is_short_of_slots(core, 2)
+        or ask_devices(core, needs, now)
     ):
         core.set_stage(entry, Stage.QUEUED, None, (head_model.name,))
         return

@@ -28,6 +28,15 @@ class Recovery:
     fronts: set[Holder] = field(default_factory=set)
 
 
+@dataclass
+class Readings:
+    """When each device's free memory was seen last, and whether it is being read now."""
+
+    running: bool = False
+    cheap: bool = False
+    seen_s: dict[str, float] = field(default_factory=dict)
+
+
 class Core:
     """All that the scheduler knows."""
 
@@ -41,6 +50,7 @@ class Core:
         self.ledger = Ledger()
         self.queue = LoadQueue()
         self.measuring = MeasureQueue()
+        self.readings = Readings()
         self.no_extra_bufts = False
         """A warm-up on this machine died of llama.cpp's extra buffer types."""
         self.configured = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llamactl.errors import ErrorCode
-from llamactl.protocol import Breakdown, ChildState, Facts, LoadFailure, Note, Stage
+from llamactl.protocol import Breakdown, ChildState, Facts, LoadFailure, Note, Row, Stage
 from llamactl.settings import Config, ModelSettings
 
 Holder = int
@@ -200,6 +200,27 @@ class HostRead:
 
 
 @dataclass(frozen=True)
+class DevicesRead:
+    """Free memory of devices at this moment, seen by somebody who uses none of it. A row without `total` is about a
+    device that is known.
+    """
+
+    rows: tuple[Row, ...]
+    complete: bool = False
+    """These are all devices of this machine, and of the RPC servers in `rpc`: what is not among them is gone."""
+    rpc: tuple[str, ...] = ()
+    cheap: bool = False
+    """It costs next to nothing, so that it may be asked again before each decision."""
+
+
+@dataclass(frozen=True)
+class DevicesReadEnded:
+    """Nobody reads devices for a ReadDevices any more. `error` is empty when they were read."""
+
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class Tick:
     """The time that `Scheduler.next_deadline` named has come."""
 
@@ -226,6 +247,8 @@ Event = (
     | RecallAnswered
     | ConnectionGone
     | HostRead
+    | DevicesRead
+    | DevicesReadEnded
     | Tick
 )
 
@@ -272,6 +295,8 @@ class StartMeasure:
     margins_bytes: dict[str, int] = field(default_factory=dict)
     extra_bufts: bool = True
     host_room_bytes: int | None = None
+    anew: bool = False
+    """Somebody asked for it: what is known from before does not do."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +304,11 @@ class StopMeasure:
     """The figures are not wanted any more. Answered by MeasureEnded."""
 
     model: str
+
+
+@dataclass(frozen=True)
+class ReadDevices:
+    """Read the devices' free memory anew. Answered by DevicesRead, where it can be read, and DevicesReadEnded."""
 
 
 @dataclass(frozen=True)
@@ -371,6 +401,7 @@ Effect = (
     | StopUnit
     | StartMeasure
     | StopMeasure
+    | ReadDevices
     | RecallLease
     | CancelRecall
     | RevokeLease

@@ -24,6 +24,8 @@ class Account:
     description: str = ""
     total: int = 0
     external: int = 0
+    present: bool = True
+    """False: the device is gone, and nothing can be promised on it."""
 
 
 class Ledger:
@@ -105,6 +107,8 @@ class Ledger:
         limit is known.
         """
         account = self.accounts.get(name)
+        if account is not None and not account.present:
+            return 0
         limits: list[int] = []
         if account is not None and account.total and (name != HOST or self.settings.host_margin_bytes is not None):
             limits.append(account.total - account.external - self.get_margin(name))
@@ -143,11 +147,11 @@ class Ledger:
         held = self.held.get(name, 0)
         return DeviceStatus(
             name=name,
-            description=account.description,
+            description=account.description if account.present else f"{account.description} (gone)".lstrip(),
             total=total,
             external=external,
             held=held,
-            available=max(0, total - external - held),
+            available=max(0, total - external - held) if account.present else 0,
             margin=margin,
             holders={model: sizes[name] for model, sizes in sorted(self.holds.items()) if sizes.get(name)},
         )

@@ -33,7 +33,7 @@ def handle_instance_reported(core: Core, event: InstanceReported, now: float) ->
     if first and instance.adopted:
         _recall_note(core, instance, event, now)
     if event.effective is not None:
-        _settle(core, model, instance, event, only_raise=first and instance.adopted)
+        _settle(core, model, instance, event, now, only_raise=first and instance.adopted)
     match event.state:
         case ChildState.LOADING:
             _follow_load(core, model, instance, event)
@@ -106,7 +106,9 @@ def _become_ready(core: Core, model: Model, instance: Instance, now: float) -> N
         measure_after_load(core, model)
 
 
-def _settle(core: Core, model: Model, instance: Instance, event: InstanceReported, only_raise: bool) -> None:
+def _settle(
+    core: Core, model: Model, instance: Instance, event: InstanceReported, now: float, only_raise: bool
+) -> None:
     """Charge what was really allocated, and learn what others use."""
     effective = event.effective
     if effective is None or effective == instance.effective:
@@ -117,6 +119,8 @@ def _settle(core: Core, model: Model, instance: Instance, event: InstanceReporte
     instance.hidden_on.clear()
     core.ledger.learn_devices(effective)
     for row in list_device_rows(effective):
+        if not only_raise:
+            core.readings.seen_s[row.name] = now
         unsettled = any(core.is_unsettled(other, row.name) for other, _ in core.list_running() if other is not model)
         if core.ledger.calibrate(row, row.used, model.name, only_raise=only_raise or unsettled):
             mark_hidden(core, row.name)

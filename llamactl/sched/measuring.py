@@ -32,7 +32,13 @@ def start_measure(core: Core) -> None:
     queue.current, queue.dropped, queue.reported = name, False, False
     model.memory = MemoryStatus.MEASURING
     core.emit(
-        StartMeasure(model.get_settings(), list_margins(core, {}), not core.no_extra_bufts, get_host_room(core, {}))
+        StartMeasure(
+            model.get_settings(),
+            list_margins(core, {}),
+            not core.no_extra_bufts,
+            get_host_room(core, {}),
+            anew=name in queue.waiters.values() or model.measure_attempts > 0,
+        )
     )
 
 
@@ -71,9 +77,12 @@ def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> N
     model.measure_error, model.measure_attempts = "", 0
     core.measuring.remove(model.name)
     core.ledger.learn_devices(event.min)
-    if not event.cached:
-        core.measuring.reported = True
-        calibrate_by_measure(core, event)
+    core.measuring.reported = core.measuring.reported or current
+    if event.cached:
+        if model.name in core.measuring.waiters.values():
+            core.measuring.add(model.name, first=True)  # who asks wants to know what is true now
+    else:
+        calibrate_by_measure(core, event, now)
         for waiter in core.measuring.take_waiters(model.name):
             core.emit(Complete(waiter, model.name))
     explain.record_measured(core, model, event.cached)
@@ -86,8 +95,9 @@ def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> N
     core.dirty = True
 
 
-def calibrate_by_measure(core: Core, event: MeasureReported) -> None:
+def calibrate_by_measure(core: Core, event: MeasureReported, now: float) -> None:
     for row in list_device_rows(event.min):
+        core.readings.seen_s[row.name] = now
         unsettled = any(core.is_unsettled(other, row.name) for other, _ in core.list_running())
         if core.ledger.calibrate(row, 0, "", only_raise=unsettled):
             mark_hidden(core, row.name)

@@ -49,7 +49,22 @@ def list_claimed_devices(settings: ModelSettings, breakdown: Breakdown | None) -
     return frozenset(row.name for row in list_device_rows(breakdown) if fitting or row.used > 0)
 
 
+def sees_device(settings: ModelSettings, name: str) -> bool:
+    """Whether a child of this model finds the device, unless its environment or its unit hides it."""
+    server = get_rpc_server(name)
+    if server:
+        return server in settings.rpc
+    return settings.devices != ("none",)
+
+
+def get_rpc_server(name: str) -> str:
+    """`HOST:PORT` of a device's name `RPC0[HOST:PORT]`; empty for devices of this machine."""
+    head, bracket, server = name.rstrip("]").partition("[")
+    return server if bracket and head.startswith("RPC") else ""
+
+
 _UNMEASURED: dict[str, object] = {
+    "name": "",
     "aliases": (),
     "chat_template": "",
     "pin": False,

@@ -9,7 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 from llamactl.protocol import DeviceStatus, ModelStatus
-from llamactl.sched import configure, events, invariants, leases, lifecycle, measuring, requests, status, takedown
+from llamactl.sched import (
+    configure,
+    devices,
+    events,
+    invariants,
+    leases,
+    lifecycle,
+    measuring,
+    requests,
+    status,
+    takedown,
+)
 from llamactl.sched.admission import admit_loads
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Lease, Reason
@@ -166,5 +177,7 @@ _HANDLERS: dict[type, Callable[[Core, Any, float], None]] = {
     events.LeaseBusy: _handle_lease_busy,
     events.LeaseIdle: _handle_lease_idle,
     events.HostRead: _handle_host_read,
+    events.DevicesRead: devices.handle_devices_read,
+    events.DevicesReadEnded: devices.handle_devices_read_ended,
     events.Tick: _handle_tick,
 }

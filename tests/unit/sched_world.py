@@ -178,6 +178,11 @@ class World:
                 if self.measuring is not None and self.measuring.name == effect.model:
                     self.unit_events.append(ev.MeasureEnded(effect.model, "stopped"))
                     self.measuring = None
+            case ev.ReadDevices():
+                if self.choose(4):
+                    rows = self.make_breakdown({}).devices[:-1]
+                    self.unit_events.append(ev.DevicesRead(rows, complete=True))
+                self.unit_events.append(ev.DevicesReadEnded())
             case ev.RecallLease(holder=holder) | ev.CancelRecall(holder=holder) | ev.RevokeLease(holder=holder):
                 for front in self.fronts:
                     if front.holder == holder:
