@@ -7,12 +7,15 @@ restart of the supervisor, so it is the one place where the settings of a runnin
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.protocol import ChildRole
 from llamactl.settings import ModelSettings, decode_spec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class ChildEnvironment:
     """What fitting may take of main memory; None: all that this process may use."""
     extra_bufts: bool = True
     rpc_servers: tuple[str, ...] = ()
+    devices_only: bool = False
+    """`measure` lists devices, and measures no model."""
+    device_ids: dict[str, str] = field(default_factory=dict)
+    """Devices of which nothing but the free memory is asked: their bus addresses by name."""
     llama_debug: bool = False
 
     def margin_bytes(self, device: str) -> int:
@@ -44,10 +51,7 @@ def parse_environment(role: ChildRole, environ: Mapping[str, str]) -> ChildEnvir
         settings = decode_spec(_require(environ, "LLAMACTL_SPEC"))
     except msgspec.DecodeError as error:
         raise _refuse("LLAMACTL_SPEC", str(error)) from None
-    try:
-        margins = msgspec.json.decode(environ.get("LLAMACTL_MARGINS") or "{}", type=dict[str, int])
-    except msgspec.DecodeError as error:
-        raise _refuse("LLAMACTL_MARGINS", str(error)) from None
+    margins = _decode_table(environ, "LLAMACTL_MARGINS", dict[str, int])
     if any(value < 0 for value in margins.values()):
         raise _refuse("LLAMACTL_MARGINS", "a margin is negative")
     host_room = environ.get("LLAMACTL_HOST_ROOM", "")
@@ -66,9 +70,18 @@ def parse_environment(role: ChildRole, environ: Mapping[str, str]) -> ChildEnvir
         margins_bytes=margins,
         host_room_bytes=int(host_room) if host_room else None,
         extra_bufts=extra_bufts == "1" and settings.repack,
+        devices_only=environ.get("LLAMACTL_DEVICES_ONLY", "") == "1",
+        device_ids=_decode_table(environ, "LLAMACTL_DEVICE_IDS", dict[str, str]),
         rpc_servers=tuple(part.strip() for part in environ.get("LLAMACTL_RPC", "").split(",") if part.strip()),
         llama_debug=environ.get("LLAMACTL_LLAMA_LOG", "") == "debug",
     )
+
+
+def _decode_table(environ: Mapping[str, str], name: str, kind: type[dict[str, T]]) -> dict[str, T]:
+    try:
+        return msgspec.json.decode(environ.get(name) or "{}", type=kind)
+    except msgspec.DecodeError as error:
+        raise _refuse(name, str(error)) from None
 
 
 def _require(environ: Mapping[str, str], name: str) -> str:

@@ -2,17 +2,19 @@
 end.
 
 It runs as a process of its own because llama.cpp may abort on a bad file, and takes no memory worth naming. A failure
-is reported with its reason.
+is reported with its reason. Told to, it measures no model and lists the devices.
 """
 
 import asyncio
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from llamactl.errors import LlamactlError
+from llamactl.instance.devices import acquire_device_list, list_devices
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.report import ReportLink
-from llamactl.protocol import VERSION, AnswerResult, Breakdown, ChildHello, ChildState, Facts, Order
+from llamactl.protocol import VERSION, AnswerResult, Breakdown, ChildHello, ChildState, DeviceList, Facts, Order
 from llamactl.systemd.journal import get_logger
 
 log = get_logger()
@@ -27,6 +29,7 @@ class Measurement:
     min: Breakdown
     max: Breakdown
     facts: Facts
+    listing: DeviceList
 
 
 def measure_model(environment: ChildEnvironment) -> Measurement:
@@ -46,7 +49,8 @@ def measure_model(environment: ChildEnvironment) -> Measurement:
         smallest = measurer.measure(choose_smallest_ctx(environment.settings, measurer.traits.n_ctx_train))
         plan = measurer.choose_plan()
         largest = measurer.measure_plan(plan)
-        return Measurement(smallest, largest, measurer.model.read_facts(largest.n_ctx, environment.extra_bufts))
+        facts = measurer.model.read_facts(largest.n_ctx, environment.extra_bufts)
+        return Measurement(smallest, largest, facts, acquire_device_list())
     finally:
         measurer.close()
 
@@ -67,22 +71,23 @@ async def run_measure(environment: ChildEnvironment) -> int:
     link.start()
     link.send(ChildState.LOADING, stage="starting")
     try:
-        measurement = await asyncio.to_thread(measure_model, environment)
+        report = await asyncio.to_thread(_make_report, environment)
     except (LlamactlError, OSError, RuntimeError) as error:
         log.error("measurement failed", reason=str(error))
         await link.deliver(ChildState.FAILED, error=str(error), timeout_s=ACK_TIMEOUT_S)
         status = EXIT_FAILED
     else:
-        taken = await link.deliver(
-            ChildState.MEASURED,
-            min=measurement.min,
-            max=measurement.max,
-            facts=measurement.facts,
-            timeout_s=ACK_TIMEOUT_S,
-        )
+        taken = await link.deliver(ChildState.MEASURED, timeout_s=ACK_TIMEOUT_S, **report)
         status = EXIT_DONE if taken else EXIT_FAILED
     await link.close()
     return status
+
+
+def _make_report(environment: ChildEnvironment) -> dict[str, Any]:
+    if environment.devices_only:
+        return {"listing": list_devices(environment)}
+    measurement = measure_model(environment)
+    return {field.name: getattr(measurement, field.name) for field in fields(measurement)}
 
 
 def _refuse_order(_order: Order) -> tuple[AnswerResult, str]:

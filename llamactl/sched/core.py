@@ -33,7 +33,8 @@ class Readings:
     """When each device's free memory was seen last, and whether it is being read now."""
 
     running: bool = False
-    cheap: bool = False
+    cheap: set[str] = field(default_factory=set)
+    """Devices of which it can be read without a GPU context."""
     seen_s: dict[str, float] = field(default_factory=dict)
 
 

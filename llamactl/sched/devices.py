@@ -21,13 +21,13 @@ from llamactl.sched.memory import HOST, get_rpc_server, list_device_rows, sees_d
 
 
 def handle_devices_read(core: Core, event: DevicesRead, now: float) -> None:
-    core.readings.cheap = event.cheap or (core.readings.cheap and not event.complete)
+    names = {row.name for row in event.rows}
+    core.readings.cheap = core.readings.cheap | names if event.cheap else core.readings.cheap - names
     for row in event.rows:
         _take_row(core, row, now)
     if event.complete:
-        listed = {row.name for row in event.rows}
         for name, account in list(core.ledger.accounts.items()):
-            if name == HOST or name in listed or get_rpc_server(name) not in ("", *event.rpc):
+            if name == HOST or name in names or get_rpc_server(name) not in ("", *event.rpc):
                 continue
             if account.present:
                 _lose(core, name)

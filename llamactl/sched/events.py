@@ -308,7 +308,11 @@ class StopMeasure:
 
 @dataclass(frozen=True)
 class ReadDevices:
-    """Read the devices' free memory anew. Answered by DevicesRead, where it can be read, and DevicesReadEnded."""
+    """Read the free memory of devices anew, of these at least. Answered by DevicesRead, where it can be read, and
+    DevicesReadEnded.
+    """
+
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ CHEAP_REFRESH_S = 1.0
 
 def ask_devices(core: Core, needs: Mapping[str, int] | None, now: float) -> bool:
     """Whether a load must wait until its devices have been read; has them read if nobody does so."""
-    if not needs or not any(_is_stale(core, name, now) for name in needs):
+    stale = tuple(name for name in needs or () if _is_stale(core, name, now))
+    if not stale:
         return False
     if not core.readings.running:
         core.readings.running = True
-        core.emit(ReadDevices())
+        core.emit(ReadDevices(stale))
     return True
 
 
@@ -30,7 +31,7 @@ def _is_stale(core: Core, name: str, now: float) -> bool:
     limit_s = core.settings.refresh_s
     if name == HOST or account is None or not account.present or not account.total or limit_s <= 0:
         return False
-    if core.readings.cheap:
+    if name in core.readings.cheap:
         limit_s = min(limit_s, CHEAP_REFRESH_S)
     seen_s = core.readings.seen_s.get(name)
     return seen_s is None or now - seen_s > limit_s
