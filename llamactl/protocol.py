@@ -106,6 +106,8 @@ class Facts(_Value, frozen=True, kw_only=True):
     size_bytes: int = 0
     extra_bufts: bool = True
     """False: this instance runs without llama.cpp's extra buffer types."""
+    input_modalities: tuple[str, ...] = ("text",)
+    """What requests may carry: `text`, `image`, `audio`."""
 
 
 class Note(_Value, frozen=True, kw_only=True):
@@ -266,6 +268,8 @@ class LeaseRequest(_Message, frozen=True, kw_only=True, tag="lease"):
     model: str
     autoload: bool = True
     stale_generation: str = ""
+    look: bool = False
+    """It only looks: granted when the model is ready, else refused at once, also while the model loads."""
 
 
 class CancelRequest(_Message, frozen=True, kw_only=True, tag="cancel"):
@@ -417,6 +421,10 @@ class ModelStatus(_Value, frozen=True, kw_only=True):
     queued: int = 0
     pinned: bool = False
     unlisted: bool = False
+    found: bool = False
+    """Found in a directory, not named by a file of the configuration."""
+    args: tuple[str, ...] = ()
+    """What is set for this model, as llama-server's arguments would say it."""
     last_used_s: float = 0.0
     ready_since_s: float = 0.0
     memory: ModelMemory = ModelMemory()
@@ -439,14 +447,24 @@ class DeviceStatus(_Value, frozen=True, kw_only=True):
     """What each model is charged here."""
 
 
+class FrontSettings(_Value, frozen=True, kw_only=True):
+    """What a front must know of the settings: it never reads the configuration itself."""
+
+    max_body_bytes: int = 64 << 20
+    default_model: str = ""
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    access_log: str = "info"
+
+
 class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):
-    """Answer to a greeting, with what a front must know of the settings."""
+    """Answer to a greeting."""
 
     version: int
     llamactl: str
     pid: int
-    max_body_bytes: int
     stop_timeout_s: float = 30.0
+    front: FrontSettings = FrontSettings()
 
 
 class Progress(_Message, frozen=True, kw_only=True, tag="progress"):
@@ -563,7 +581,11 @@ class LeaseGone(_Message, frozen=True, kw_only=True, tag="lease_gone"):
 
 
 class ModelsChanged(_Message, frozen=True, kw_only=True, tag="models_changed"):
-    """The configuration was read again: names and aliases that a front remembers may be wrong now."""
+    """The configuration was read again: names and aliases that a front remembers may be wrong now, and these are the
+    settings that it goes by from now on.
+    """
+
+    front: FrontSettings = FrontSettings()
 
 
 class ModelNotice(_Message, frozen=True, kw_only=True, tag="model"):

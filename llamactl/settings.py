@@ -21,6 +21,14 @@ class Switch(StrEnum):
     OFF = "off"
 
 
+class AccessLog(StrEnum):
+    """At which level the front logs each request."""
+
+    OFF = "off"
+    DEBUG = "debug"
+    INFO = "info"
+
+
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One model. The defaults are those of a `[models.NAME]` table that sets only `path`."""
 
@@ -74,6 +82,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Unit properties in systemd's names, as in a unit file: {"MemoryMax": "8G"}."""
     source: str = ""
     """The configuration file, for messages."""
+    found: bool = False
+    """Found in a directory that the configuration names, not named itself."""
 
 
 class GlobalSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +116,13 @@ class GlobalSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_queue: int = 256
     """Requests that may wait for one model."""
     log_level: str = "info"
+    default_model: str = ""
+    """Serves requests that name no model or an unknown one; empty: they are refused."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that a Host header may hold on TCP besides localhost and addresses; `*.NAME`: all below it; `*`: any."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may use the endpoint; `*`: all."""
+    access_log: AccessLog = AccessLog.INFO
 
 
 class InvalidModel(msgspec.Struct, frozen=True, kw_only=True):

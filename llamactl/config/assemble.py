@@ -8,6 +8,8 @@ for it are told that reason.
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from llamactl.config.files import FilesError, resolve_file, resolve_model
 from llamactl.config.tables import Place
 from llamactl.errors import LlamactlError
@@ -34,6 +36,7 @@ class Draft:
 
 def assemble_config(
     settings: GlobalSettings,
+    file: str,
     drafts: list[Draft],
     kept_files: set[str],
     previous: Config | None,
@@ -68,7 +71,12 @@ def assemble_config(
             reason = first.message + (f"; {first.hint}" if first.hint else "")
             invalid[draft.name] = InvalidModel(name=draft.name, reason=reason, source=draft.place.file)
             owners.setdefault(draft.name, (draft.name, draft.place.file))
-    return Config(settings=settings, models=models, invalid=invalid, problems=tuple(problems))
+    config = Config(settings=settings, models=models, invalid=invalid, problems=tuple(problems))
+    if settings.default_model and config.resolve(settings.default_model) is None:
+        message = f"cannot use default_model = {settings.default_model!r}: no model has this name or alias"
+        problems.append(Place(file).report(message, "default_model", fatal=False))
+        return replace(config, problems=tuple(problems))
+    return config
 
 
 def _without_repeats(draft: Draft, problems: list[Problem]) -> list[Problem]:
@@ -114,7 +122,7 @@ def _finish_model(draft: Draft, settings: GlobalSettings) -> ModelSettings | Non
         return None
     if "batch" in fields and "ubatch" not in draft.set_here:
         fields["ubatch"] = min(fields.get("ubatch", 512), fields["batch"])
-    model = ModelSettings(name=draft.name, source=place.file, **fields)
+    model = ModelSettings(name=draft.name, source=place.file, found=draft.found, **fields)
     problems += _find_contradictions(model, place)
     return model
 

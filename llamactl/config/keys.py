@@ -16,7 +16,7 @@ from typing import Any
 from llamactl.config.units import format_duration, format_size, parse_duration, parse_size
 from llamactl.errors import LlamactlError
 from llamactl.names import check_model_name
-from llamactl.settings import GlobalSettings, ModelSettings, Switch
+from llamactl.settings import AccessLog, GlobalSettings, ModelSettings, Switch
 
 ALL_LAYERS = 65536
 """What `n_gpu_layers = "all"` becomes: more than any model has, so that llama.cpp takes all and fitting sees a number
@@ -29,7 +29,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_TEXT = 1 << 16
 MAX_INT = (1 << 31) - 1
 
-_CHILD_WORDS = "MODEL SPEC GENERATION SOCKET REPORT MARGINS HOST_ROOM EXTRA_BUFTS RPC"
+_CHILD_WORDS = "MODEL SPEC GENERATION SOCKET REPORT MARGINS HOST_ROOM EXTRA_BUFTS RPC DEVICES_ONLY DEVICE_IDS"
 RESERVED_ENV = frozenset(
     [f"LLAMACTL_{word}" for word in _CHILD_WORDS.split()]
     + ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID"]
@@ -38,6 +38,8 @@ RESERVED_ENV = frozenset(
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOST = re.compile(r"\*|(\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252})")
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[A-Za-z0-9._:\[\]-]+|null")
 _PROPERTY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 
 
@@ -133,6 +135,32 @@ def _parse_aliases(value: object) -> tuple[str, ...]:
         except LlamactlError as error:
             raise ValueError(error.message.removeprefix("cannot use model name ")) from None
     return aliases
+
+
+def _parse_hosts(value: object) -> tuple[str, ...]:
+    hosts = _parse_texts([value] if isinstance(value, str) else value)
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise ValueError(f"{host!r} must be a name without scheme and port, as in 'llm.example.org'")
+    return tuple(dict.fromkeys(host.lower() for host in hosts))
+
+
+def _parse_origins(value: object) -> tuple[str, ...]:
+    origins = _parse_texts([value] if isinstance(value, str) else value)
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise ValueError(
+                f"{origin!r} must be an origin as browsers send it, as in 'https://chat.example.org', or '*'"
+            )
+    return origins
+
+
+def _parse_access_log(value: object) -> AccessLog:
+    if isinstance(value, bool):
+        return AccessLog.INFO if value else AccessLog.OFF
+    if isinstance(value, str) and value in tuple(AccessLog):
+        return AccessLog(value)
+    raise ValueError('must be "info", "debug" or "off"')
 
 
 def _parse_devices(value: object) -> tuple[str, ...]:
@@ -233,7 +261,7 @@ def _parse_margins(value: object) -> dict[str, int]:
         try:
             margins[device] = parse_size(size)
         except ValueError as error:
-            raise ValueError(f"{device} {error}") from None
+            raise ValueError(f"{device if device.isprintable() else repr(device)} {error}") from None
     return margins
 
 
@@ -290,6 +318,9 @@ SIZE = Kind("size", parse_size, lambda size: f'`"{format_size(size)}"`' if size 
 DURATION = _make_duration(never=False)
 DURATION_OR_NEVER = _make_duration(never=True)
 SWITCH = Kind('"auto", "on" or "off"', _parse_switch, _show_text)
+HOSTS = Kind("list of names", _parse_hosts, _show_plain)
+ORIGINS = Kind("list of origins", _parse_origins, _show_plain)
+ACCESS_LOG = Kind('"info", "debug" or "off"', _parse_access_log, _show_text)
 ALIASES = Kind("list of texts", _parse_aliases, _show_plain)
 DEVICES = Kind('list of texts, or "none"', _parse_devices, _show_plain)
 SPLIT = Kind("list of numbers", _parse_split, _show_plain)
@@ -331,6 +362,17 @@ GLOBAL_KEYS: tuple[Key, ...] = (
     Key("max_body", "max_body_bytes", SIZE, "Largest request body that is taken."),
     Key("max_queue", "max_queue", _make_integer(1), "Requests that may wait for one model; more are refused."),
     Key("log_level", "log_level", _make_choice(LOG_LEVELS), "The least important lines that are logged."),
+    Key("default_model", "default_model", TEXT, "Serves requests that name no model, or one that does not exist."),
+    Key(
+        "allowed_hosts",
+        "allowed_hosts",
+        HOSTS,
+        'Names in the Host header that are taken on TCP, besides localhost and addresses; `"*.NAME"`: all below it.',
+    ),
+    Key(
+        "cors_origins", "cors_origins", ORIGINS, 'Origins whose pages may use the endpoint from a browser; `"*"`: all.'
+    ),
+    Key("access_log", "access_log", ACCESS_LOG, "The level at which each request is logged."),
 )
 
 CHAT_TEMPLATE_FILE = Key(

@@ -52,7 +52,7 @@ def load_config(paths: Paths, previous: Config | None = None) -> Config:
     named_paths = {_resolve_quietly(draft.fields.get("path")) for draft in drafts}
     for directory in directories:
         drafts += _read_directory(directory, named_paths, problems)
-    return assemble_config(settings, drafts, kept_files, previous, problems)
+    return assemble_config(settings, str(paths.config_file), drafts, kept_files, previous, problems)
 
 
 # --- llamactl.toml ----------------------------------------------------------------------------------------------------

@@ -122,20 +122,20 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _take_head(self, head: RequestHead) -> None:
         self._head = head
-        if head.content_length > self._front.max_body_bytes:
+        if head.content_length > self._front.settings.max_body_bytes:
             self._refuse_body()
         elif head.expect_continue and (head.chunked or head.content_length > 0) and not self._reader.buffered_bytes:
             self.send(CONTINUE)
 
     def _take_body(self, piece: bytes) -> None:
         self._body_bytes += len(piece)
-        if self._body_bytes > self._front.max_body_bytes:
+        if self._body_bytes > self._front.settings.max_body_bytes:
             self._refuse_body()
         else:
             self._body.append(piece)
 
     def _refuse_body(self) -> None:
-        limit = self._front.max_body_bytes
+        limit = self._front.settings.max_body_bytes
         error = LlamactlError(
             ErrorCode.TOO_LARGE,
             f"cannot take body: it has more than {limit} bytes",

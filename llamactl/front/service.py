@@ -18,6 +18,7 @@ from llamactl.front.leases import IDLE_DELAY_S, Asked, Granted, Lease, LeaseTabl
 from llamactl.front.upstream import UpstreamPool
 from llamactl.protocol import (
     Failure,
+    FrontSettings,
     HeldLease,
     LeaseGone,
     LeaseGrant,
@@ -27,7 +28,6 @@ from llamactl.protocol import (
     ServerMessage,
     Welcome,
 )
-from llamactl.settings import GlobalSettings
 
 BACKLOG = 4096
 
@@ -43,8 +43,8 @@ class Front:
         self.pool = UpstreamPool(loop)
         self.clients: set[ClientConnection] = set()
         self.stopping = False
-        self.max_body_bytes = GlobalSettings().max_body_bytes
-        """Until the supervisor says what it is."""
+        self.settings = FrontSettings()
+        """Until the supervisor says what they are."""
         self._servers: list[asyncio.AbstractServer] = []
         self._control_task: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -158,7 +158,7 @@ class Front:
         return self.leases.announce()
 
     def handle_connected(self, welcome: Welcome) -> None:
-        self.max_body_bytes = welcome.max_body_bytes
+        self.settings = welcome.front
         self.leases.handle_connected()
         self._flush()
         self.log.info("supervisor connected", pid=welcome.pid, leases=len(self.leases.leases()))
@@ -175,6 +175,7 @@ class Front:
             case LeaseGrant() | Failure() | Recall() | RecallCancelled() | LeaseGone():
                 self._apply(self.leases.handle(message, time.monotonic()))
             case ModelsChanged():
+                self.settings = message.front
                 self.leases.forget_aliases()
             case _:
                 self.log.warning("supervisor refused", reason=str(message))

@@ -119,6 +119,8 @@ class LeaseRequested:
     model: str
     autoload: bool = True
     stale_generation: str = ""
+    look: bool = False
+    """Granted at once or not at all."""
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ _UNMEASURED: dict[str, object] = {
     "unlisted": False,
     "extra": {},
     "source": "",
+    "found": False,
 }
 
 

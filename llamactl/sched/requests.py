@@ -5,7 +5,8 @@ Each waiter gets exactly one of GrantLease, Complete and Refuse, unless it leave
 2. Ready, and nothing is taking it down: granted at once.
 3. `stale_generation` is the one that we think is alive: the front was faster than systemd; it waits for news of that
 instance.
-4. Asleep, loading, on its way out, or not loaded: it joins the model's entry, unless it must not cause a load, or the
+4. It only looks: refused, since looking at a model must neither wake it nor wait for its load.
+5. Asleep, loading, on its way out, or not loaded: it joins the model's entry, unless it must not cause a load, or the
 model backs off after a failure.
 """
 
@@ -61,6 +62,9 @@ def handle_lease_requested(core: Core, event: LeaseRequested, now: float) -> Non
         if instance.is_granting:
             grant_lease(core, instance, waiter, now)
             return
+    if event.look:
+        core.refuse_all([waiter], explain.refuse_not_loaded(model, "use"))
+        return
     if model.settings is None:
         core.refuse_all([waiter], explain.refuse_invalid(model))
         return

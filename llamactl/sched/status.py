@@ -6,6 +6,7 @@ same, "not yet". Socket, unit and process are the supervisor's to add.
 
 from llamactl.names import format_slug
 from llamactl.protocol import Breakdown, ModelMemory, ModelStatus, Stage, State
+from llamactl.sched.args import format_args
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Model
 
@@ -35,6 +36,8 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
         queued=len(entry.leases) if entry is not None else 0,
         pinned=model.is_pinned(),
         unlisted=settings.unlisted if settings is not None else False,
+        found=settings.found if settings is not None else False,
+        args=format_args(settings) if settings is not None else (),
         last_used_s=instance.last_used_s if instance is not None else 0.0,
         ready_since_s=instance.ready_since_s if instance is not None else 0.0,
         memory=ModelMemory(status=model.memory, min=model.min, max=model.max, effective=effective),

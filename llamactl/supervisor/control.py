@@ -216,7 +216,7 @@ class Control:
                     message.id,
                     OpenKind.LEASE,
                     events.LeaseRequested(
-                        (holder, message.id), message.model, message.autoload, message.stale_generation
+                        (holder, message.id), message.model, message.autoload, message.stale_generation, message.look
                     ),
                 )
             case LoadRequest():

@@ -23,6 +23,7 @@ from llamactl.protocol import (
     VERSION,
     ChildState,
     Failure,
+    FrontSettings,
     LeaseGone,
     LeaseGrant,
     LoadFailure,
@@ -116,7 +117,7 @@ class Supervisor:
             after = self._config
             self._warn_unenforced()
             self.dispatch(events.Configured(after))
-            self._control.tell_fronts(ModelsChanged())
+            self._control.tell_fronts(ModelsChanged(front=self._make_front_settings()))
             result = ReloadResult(
                 id=0,
                 added=tuple(name for name in after.models if name not in before.models),
@@ -325,9 +326,13 @@ class Supervisor:
             version=VERSION,
             llamactl=__version__,
             pid=os.getpid(),
-            max_body_bytes=settings.max_body_bytes,
             stop_timeout_s=settings.stop_timeout_s,
+            front=self._make_front_settings(),
         )
+
+    def _make_front_settings(self) -> FrontSettings:
+        settings = self._config.settings
+        return FrontSettings(**{name: getattr(settings, name) for name in FrontSettings.__struct_fields__})
 
     def list_models(self, name: str) -> ModelList:
         """All models, or one by name or alias. Raises LlamactlError (unknown_model)."""

@@ -12,6 +12,7 @@ from llamactl.protocol import (
     VERSION,
     ClientHello,
     ClientMessage,
+    FrontSettings,
     LeaseGrant,
     LeaseRequest,
     LineReader,
@@ -34,7 +35,7 @@ class Granter(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for message in self._reader.feed(data):
             if isinstance(message, ClientHello):
-                welcome = Welcome(version=VERSION, llamactl="bench", pid=0, max_body_bytes=1 << 20)
+                welcome = Welcome(version=VERSION, llamactl="bench", pid=0, front=FrontSettings(access_log="off"))
                 self._transport.write(encode_message(welcome))
             elif isinstance(message, LeaseRequest):
                 grant = LeaseGrant(

@@ -21,7 +21,7 @@ from llamactl.paths import Paths
 from llamactl.protocol import VERSION, ClientHello, ClientMessage, LineReader, Welcome, encode_message
 
 TIMEOUT_S = 20.0
-WELCOME = Welcome(version=VERSION, llamactl="0.1.0", pid=1, max_body_bytes=1 << 20)
+WELCOME = Welcome(version=VERSION, llamactl="0.1.0", pid=1)
 
 
 class Peer:

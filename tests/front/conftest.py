@@ -205,7 +205,7 @@ class Supervisor:
         self.log: list[Any] = []
         self.grants: dict[str, protocol.LeaseGrant] = {}
         self.replies: dict[type, Callable[[Any], Any]] = {}
-        self.max_body_bytes = 1 << 20
+        self.settings = protocol.FrontSettings(max_body_bytes=1 << 20)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -240,9 +240,7 @@ class Supervisor:
         self.log.append(message)
         self.inbox.put_nowait(message)
         if isinstance(message, protocol.ClientHello):
-            self.send(
-                protocol.Welcome(version=protocol.VERSION, llamactl="test", pid=1, max_body_bytes=self.max_body_bytes)
-            )
+            self.send(protocol.Welcome(version=protocol.VERSION, llamactl="test", pid=1, front=self.settings))
         elif isinstance(message, protocol.LeaseRequest) and message.model in self.grants:
             self.send(msgspec.structs.replace(self.grants[message.model], id=message.id))
         elif type(message) in self.replies:

@@ -294,7 +294,9 @@ def test_junk_from_the_supervisor_ends_only_that_connection(stage: Any) -> None:
 def test_limit_on_bodies_is_the_supervisors(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         client = await world.connect()
-        response = await client.post(CHAT, msgspec.json.encode({"model": "a" * world.supervisor.max_body_bytes}))
+        response = await client.post(
+            CHAT, msgspec.json.encode({"model": "a" * world.supervisor.settings.max_body_bytes})
+        )
         assert response.status == 413
 
     stage(scenario)

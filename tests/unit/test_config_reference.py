@@ -64,7 +64,7 @@ def test_example_of_models_is_right_and_its_comments_too(tmp_path: Path) -> None
 
 
 def test_every_setting_has_one_key() -> None:
-    ours = {"name", "files", "source"}
+    ours = {"name", "files", "source", "found"}
     assert {key.field for key in MODEL_KEYS} == set(ModelSettings.__struct_fields__) - ours
     assert {key.field for key in GLOBAL_KEYS} == set(GlobalSettings.__struct_fields__)
     assert not {key.name for key in DIRECTORY_KEYS} & {key.name for key in DEFAULT_KEYS}
