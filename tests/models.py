@@ -2,8 +2,8 @@
 same bytes for the same arguments.
 
 The vocabulary is llama's SPM with all 256 bytes and a few words, so any text can be tokenized, and generated text is
-often no whole UTF-8: what a detokenizer must survive. For tests of memory, `padding_bytes` makes the file and the
-loaded model larger without making it slower.
+often no whole UTF-8: what a detokenizer must survive. For tests of memory, `write_large_model` makes a file of a
+given size.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,6 @@ def write_model(
     n_embd: int = 64,
     chat_template: str | None = CHAT_TEMPLATE,
     add_bos: bool = True,
-    padding_bytes: int = 0,
     seed: int = 1,
 ) -> Path:
     """A causal model of the llama architecture."""
