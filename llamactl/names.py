@@ -18,7 +18,10 @@ MAX_SLUG_LENGTH = 56  # "/run/user/4294967295/llamactl/models/SLUG/http.sock" mu
 
 _PLAIN = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_SLUG_LENGTH - 1}}}")
 _HASHED = re.compile(r".*-[0-9a-f]{8}")
-_UNIT = re.compile(r"llamactl-(model|measure)@([a-z0-9][a-z0-9._-]*)\.service")
+DEVICES_SLUG = "_devices"
+"""In the place of a model's: the measure child that only lists devices. No model's slug begins with `_`."""
+
+_UNIT = re.compile(r"llamactl-(model|measure)@([a-z0-9][a-z0-9._-]*|_devices)\.service")
 
 
 class Role(StrEnum):

@@ -17,7 +17,7 @@ from llamactl.sched.core import Core
 from llamactl.sched.events import DevicesRead, DevicesReadEnded
 from llamactl.sched.instances import Model
 from llamactl.sched.measuring import drop_measurement, mark_hidden, queue_unmeasured
-from llamactl.sched.memory import HOST, get_rpc_server, list_device_rows, sees_device
+from llamactl.sched.memory import HOST, get_rpc_server, hides_devices, list_device_rows, sees_device
 
 
 def handle_devices_read(core: Core, event: DevicesRead, now: float) -> None:
@@ -85,14 +85,9 @@ def _counts_on(model: Model, name: str) -> bool:
 def _misses(model: Model, name: str) -> bool:
     """Whether the model's figures were made without a device that it would use now."""
     settings = model.settings
-    if settings is None or model.min is None or settings.devices or hides_devices(settings.env, settings.extra):
+    if settings is None or model.min is None or settings.devices or hides_devices(settings):
         return False
     return sees_device(settings, name) and not _counts_on(model, name)
-
-
-def hides_devices(env: object, extra: object) -> bool:
-    """Whether a child with this environment and these unit properties may not see all devices."""
-    return bool(env) or bool(extra)
 
 
 def _measure_anew(core: Core, model: Model) -> None:

@@ -57,6 +57,11 @@ def sees_device(settings: ModelSettings, name: str) -> bool:
     return settings.devices != ("none",)
 
 
+def hides_devices(settings: ModelSettings) -> bool:
+    """Whether its environment (CUDA_VISIBLE_DEVICES) or its unit (DeviceAllow) may hide devices from a model."""
+    return bool(settings.env) or bool(settings.extra)
+
+
 def get_rpc_server(name: str) -> str:
     """`HOST:PORT` of a device's name `RPC0[HOST:PORT]`; empty for devices of this machine."""
     head, bracket, server = name.rstrip("]").partition("[")

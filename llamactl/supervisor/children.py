@@ -47,6 +47,7 @@ class Child:
     slug: str
     generation: str
     pid: int
+    llama_cpp: str
     connection: LineConnection
     orders: dict[int, asyncio.Future[bool]] = field(default_factory=dict)
 
@@ -153,7 +154,7 @@ class Children:
             connection.refuse(f"generation {hello.generation!r} of {slug!r} is not the one that runs")
         else:
             previous = self._children.get(who)
-            self._children[who] = Child(role, slug, hello.generation, hello.pid, connection)
+            self._children[who] = Child(role, slug, hello.generation, hello.pid, hello.llama_cpp, connection)
             if previous is not None and previous.connection is not connection:
                 _end_orders(previous)
                 previous.connection.close()

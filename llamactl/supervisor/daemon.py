@@ -21,7 +21,6 @@ from llamactl.names import Role, format_slug, format_unit
 from llamactl.paths import Paths
 from llamactl.protocol import (
     VERSION,
-    ChildState,
     Failure,
     FrontSettings,
     LeaseGone,
@@ -46,6 +45,7 @@ from llamactl.supervisor.children import Child, Children
 from llamactl.supervisor.control import Control
 from llamactl.supervisor.counters import Counters
 from llamactl.supervisor.host import acquire_host_memory
+from llamactl.supervisor.measurements import Measurements
 from llamactl.supervisor.units import Run, Units
 from llamactl.supervisor.watchers import Watchers
 from llamactl.systemd.extra import choose_unenforced
@@ -65,6 +65,7 @@ class Supervisor:
         self._notifier = notifier
         self._scheduler = Scheduler()
         self._units = Units(paths, self._handle_unit_ended)
+        self._measurements = Measurements(paths, self._units, self.dispatch)
         self._children = Children(self._units.is_expected, self._handle_report, self._handle_silent)
         self._control = Control(self)
         self._counters = Counters()
@@ -87,6 +88,7 @@ class Supervisor:
     async def start(self, admin_group: int | None, model_group: int | None) -> None:
         """Read the configuration, find what runs, listen. Raises ManagerError or OSError."""
         self._take_config(await asyncio.to_thread(load_config, self._paths))
+        await asyncio.to_thread(self._measurements.load)
         found = await self._units.open()
         self.dispatch(events.Configured(self._config))
         for run in found:
@@ -106,6 +108,7 @@ class Supervisor:
         self._children.close()
         for task in list(self._tasks):
             task.cancel()
+        self._measurements.close()
         await self._units.close()
 
     async def reload(self) -> ReloadResult:
@@ -140,6 +143,7 @@ class Supervisor:
     def _take_config(self, config: Config) -> None:
         self._config = config
         self._units.settings = config.settings
+        self._measurements.take_config(config)
         for problem in config.problems:
             _log.warning(
                 "configuration problem",
@@ -170,6 +174,7 @@ class Supervisor:
             while self._events:
                 event = self._events.popleft()
                 self._read_host(event)
+                self._read_vram(event)
                 effects = self._scheduler.handle(event, time.monotonic())
                 acted = acted or bool(effects)
                 for effect in effects:
@@ -196,6 +201,13 @@ class Supervisor:
             return
         for effect in self._scheduler.handle(events.HostRead(total, available), time.monotonic()):
             self._apply(effect)
+
+    def _read_vram(self, event: events.Event) -> None:
+        """Likewise the memory of devices that the kernel counts."""
+        reading = None if isinstance(event, events.DevicesRead) else self._measurements.read_vram()
+        if reading is not None:
+            for effect in self._scheduler.handle(reading, time.monotonic()):
+                self._apply(effect)
 
     def _apply(self, effect: events.Effect) -> None:
         match effect:
@@ -225,13 +237,15 @@ class Supervisor:
             case events.StartInstance():
                 self._units.start_instance(effect)
             case events.StartMeasure():
-                self._units.start_measure(effect)
+                self._measurements.start(effect)
             case events.OrderStop():
                 self._spawn_order_stop(effect)
             case events.StopUnit():
                 self._units.stop(Role.MODEL, format_slug(effect.model), effect.generation)
             case events.StopMeasure():
-                self._units.stop(Role.MEASURE, format_slug(effect.model))
+                self._measurements.stop(effect.model)
+            case events.ReadDevices():
+                self._measurements.read_devices(effect)
             case events.RecallLease():
                 self._control.tell(
                     effect.holder, Recall(model=effect.model, generation=effect.generation, drain=effect.drain)
@@ -287,9 +301,7 @@ class Supervisor:
         if report.error:
             run.error = report.error
         if child.role is Role.MEASURE:
-            if report.state is ChildState.MEASURED and report.min is not None and report.max is not None:
-                run.reported = True
-                self.dispatch(events.MeasureReported(run.settings.name, report.min, report.max, report.facts))
+            self._measurements.handle_report(run, child, report)
             return
         self.dispatch(
             events.InstanceReported(
@@ -315,8 +327,7 @@ class Supervisor:
         if run.role is Role.MODEL:
             self.dispatch(events.InstanceEnded(run.settings.name, run.generation, failure))
         else:
-            error = "" if failure is None else format_measure_error(failure)
-            self.dispatch(events.MeasureEnded(run.settings.name, error))
+            self._measurements.handle_ended(run, failure)
 
     # --- what clients see ---
 
@@ -393,11 +404,3 @@ class Supervisor:
         if status != self._status:
             self._status = status
             self._notifier.status(status)
-
-
-def format_measure_error(failure: LoadFailure) -> str:
-    """One line of why a measure child failed."""
-    if failure.result == "timeout":
-        return "took too long and was killed"
-    how = f"{failure.result} {failure.exit_code}" if failure.exit_code else failure.result
-    return f"{failure.message} ({how})" if failure.message else how

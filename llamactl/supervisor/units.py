@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from llamactl.errors import LlamactlError
-from llamactl.names import Role, format_slug, format_unit
+from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit
 from llamactl.paths import Paths
 from llamactl.protocol import LoadFailure
 from llamactl.sched.events import StartInstance, StartMeasure
@@ -25,11 +25,12 @@ from llamactl.share import python_paths
 from llamactl.systemd.host import acquire_gpu_groups
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.manager import Manager, ManagerError
-from llamactl.systemd.transient import choose_measure_properties, choose_model_properties
+from llamactl.systemd.transient import choose_listing_properties, choose_measure_properties, choose_model_properties
 from llamactl.systemd.units import RESULT_UNKNOWN, UnitEnded, UnitEvent, UnitSnapshot, UnitStarted
 
 LOG_LINES = 5
 LOG_TIMEOUT_S = 3.0
+LISTING_TIMEOUT_S = 30.0
 
 _log = get_logger()
 
@@ -53,6 +54,11 @@ class Run:
     @property
     def unit(self) -> str:
         return format_unit(self.role, self.slug)
+
+    @property
+    def is_listing(self) -> bool:
+        """It measures no model, and lists devices."""
+        return self.slug == DEVICES_SLUG
 
 
 class Units:
@@ -133,6 +139,26 @@ class Units:
                 margins_bytes=effect.margins_bytes,
                 extra_bufts=effect.extra_bufts,
                 host_room_bytes=effect.host_room_bytes,
+                gpu_groups=acquire_gpu_groups(),
+                log_level=self.settings.log_level,
+            ),
+        )
+
+    def start_listing(self, rpc: tuple[str, ...], ids: dict[str, str]) -> None:
+        """A measure child that lists devices. Not while one runs."""
+        self._measure_starts += 1
+        settings = ModelSettings(name="devices", path="", rpc=rpc)
+        run = Run(Role.MEASURE, DEVICES_SLUG, f"{os.getpid()}.{self._measure_starts}", settings)
+        self._start(
+            run,
+            lambda: choose_listing_properties(
+                rpc,
+                ids,
+                generation=run.generation,
+                paths=self._paths,
+                python=sys.executable,
+                python_paths=[str(path) for path in python_paths()],
+                timeout_s=min(LISTING_TIMEOUT_S, self.settings.measure_timeout_s),
                 gpu_groups=acquire_gpu_groups(),
                 log_level=self.settings.log_level,
             ),

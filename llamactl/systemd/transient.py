@@ -22,12 +22,19 @@ from pathlib import PurePath
 from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.names import MODEL_SLICE, Role
+from llamactl.names import DEVICES_SLUG, MODEL_SLICE, Role
 from llamactl.paths import Paths
 from llamactl.settings import ModelSettings, encode_spec
 from llamactl.systemd.extra import APPENDED, parse_extra
 
-__all__ = ["choose_measure_properties", "choose_model_properties", "environment_of", "format_user", "parse_extra"]
+__all__ = [
+    "choose_listing_properties",
+    "choose_measure_properties",
+    "choose_model_properties",
+    "environment_of",
+    "format_user",
+    "parse_extra",
+]
 
 MODEL_GROUP = "llamactl-model"
 WATCHDOG_S = 120
@@ -139,6 +146,40 @@ def choose_measure_properties(
     # The watchdog is for those who say that they are alive.
     extra = {name: value for name, value in parse_extra(settings.extra).items() if name != "WatchdogUSec"}
     return _merge(properties, extra)
+
+
+def choose_listing_properties(
+    rpc: Sequence[str],
+    ids: Mapping[str, str],
+    *,
+    paths: Paths,
+    python: str,
+    python_paths: Iterable[str],
+    timeout_s: float,
+    generation: str,
+    gpu_groups: Sequence[str] = (),
+    log_level: str = "info",
+) -> dict[str, Any]:
+    """The properties of the measure child that lists devices, those behind RPC servers too. `ids`: if only the free
+    memory of known devices is wanted, their bus addresses by name.
+    """
+    properties = choose_measure_properties(
+        ModelSettings(name="devices", path="", rpc=tuple(rpc)),
+        slug=DEVICES_SLUG,
+        generation=generation,
+        paths=paths,
+        python=python,
+        python_paths=python_paths,
+        margins_bytes={},
+        extra_bufts=True,
+        timeout_s=timeout_s,
+        gpu_groups=gpu_groups,
+        log_level=log_level,
+    )
+    properties["Description"] = "llamactl listing of devices"
+    properties["LogExtraFields"] = [f"LLAMACTL_ROLE={Role.MEASURE}"]
+    properties["Environment"] += ["LLAMACTL_DEVICES_ONLY=1", f"LLAMACTL_DEVICE_IDS={json.dumps(dict(ids))}"]
+    return properties
 
 
 def environment_of(

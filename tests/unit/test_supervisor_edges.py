@@ -18,8 +18,8 @@ from llamactl.protocol import (
 )
 from llamactl.supervisor.children import bind_unix_socket
 from llamactl.supervisor.connection import LineConnection
-from llamactl.supervisor.daemon import format_measure_error
 from llamactl.supervisor.host import acquire_host_memory, parse_meminfo
+from llamactl.supervisor.measurements import format_measure_error
 
 MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    600 kB\n"
 

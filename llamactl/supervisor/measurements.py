@@ -1,0 +1,201 @@
+"""How does a wish for a measurement become figures: from the cache, or from a measure child?
+
+The scheduler wants one measurement at a time. Where the cache may have it, the devices that are there now must be
+known first; a child that only lists them tells that once for all models, so that a start with models that have not
+changed costs one child at most. Figures from the cache are answered like a child's, marked as such. Another listing
+is made when the scheduler wants devices read anew.
+
+What a measured model is filed under is looked up before its child starts: a file that is replaced meanwhile leaves
+an entry that nothing asks for.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from llamactl.names import Role, format_slug
+from llamactl.paths import Paths
+from llamactl.protocol import ChildState, DeviceList, LoadFailure, Report, Row
+from llamactl.sched import events
+from llamactl.sched.memory import get_rpc_server, hides_devices
+from llamactl.settings import Config, ModelSettings
+from llamactl.supervisor.cache import Entry, KeyParts, MeasurementCache, acquire_key_parts, format_key, match_devices
+from llamactl.supervisor.children import Child
+from llamactl.supervisor.drm import acquire_vram, match_vram
+from llamactl.supervisor.units import Run, Units
+from llamactl.systemd.journal import get_logger
+
+LISTING_S = 60.0
+"""For how long a listing of devices vouches for cached figures."""
+VRAM_S = 0.2
+"""The kernel's count is not read again sooner."""
+
+_log = get_logger()
+
+
+class _Stage(Enum):
+    """Where a wanted measurement is."""
+
+    LOOK_UP = auto()
+    LISTING = auto()
+    CHILD = auto()
+
+
+@dataclass
+class _Wanted:
+    """The measurement that the scheduler waits for."""
+
+    effect: events.StartMeasure
+    stage: _Stage = _Stage.LOOK_UP
+    parts: KeyParts | None = None
+    entry: Entry | None = None
+    """From the cache; counts if its devices are those that are there now."""
+
+
+class Measurements:
+    """Measure children, the listing of devices, and the cache."""
+
+    def __init__(self, paths: Paths, units: Units, dispatch: Callable[[events.Event], None]) -> None:
+        self._units = units
+        self._dispatch = dispatch
+        self._cache = MeasurementCache(paths.cache_dir / "measurements.json")
+        self._wanted: _Wanted | None = None
+        self._devices: dict[str, Row] = {}
+        self._ids: dict[str, str] = {}
+        self._listed_s: float | None = None
+        self._vram_s = 0.0
+        self._rpc: tuple[str, ...] = ()
+        self._is_listing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def load(self) -> None:
+        self._cache.load()
+
+    def take_config(self, config: Config) -> None:
+        self._rpc = tuple(dict.fromkeys(server for model in config.models.values() for server in model.rpc))
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    # --- what the scheduler wants ---
+
+    def start(self, effect: events.StartMeasure) -> None:
+        self._wanted = _Wanted(effect)
+        task = asyncio.get_running_loop().create_task(self._look_up(self._wanted))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def stop(self, model: str) -> None:
+        wanted = self._wanted
+        if wanted is None or wanted.effect.settings.name != model:
+            return
+        if wanted.stage is _Stage.CHILD:
+            self._units.stop(Role.MEASURE, format_slug(model))
+        else:
+            self._wanted = None
+            self._dispatch(events.MeasureEnded(model))
+
+    def read_devices(self, effect: events.ReadDevices) -> None:
+        known = all(name in self._ids for name in effect.names)
+        self._list_devices({name: self._ids[name] for name in effect.names} if known else {})
+
+    def _list_devices(self, ids: dict[str, str]) -> None:
+        if not self._is_listing:
+            self._is_listing = True
+            self._units.start_listing(self._rpc, ids)
+
+    def read_vram(self) -> events.DevicesRead | None:
+        """What the kernel knows of devices at no cost, to be told before something is decided; None: nothing new."""
+        now = time.monotonic()
+        if not self._ids or now - self._vram_s < VRAM_S:
+            return None
+        self._vram_s = now
+        rows = match_vram(self._devices, self._ids, acquire_vram())
+        return events.DevicesRead(rows, cheap=True) if rows else None
+
+    # --- the way to an answer ---
+
+    async def _look_up(self, wanted: _Wanted) -> None:
+        effect = wanted.effect
+        try:
+            wanted.parts = await asyncio.to_thread(acquire_key_parts, effect.settings, effect.extra_bufts)
+        except OSError as error:
+            _log.debug("measurement not looked up", model=effect.settings.name, reason=str(error))
+        if self._wanted is not wanted:  # stopped meanwhile
+            return
+        if wanted.parts is not None and not effect.anew:
+            wanted.entry = self._cache.find(format_key(wanted.parts))
+        if wanted.entry is not None and not self._is_listed():
+            wanted.stage = _Stage.LISTING
+            self._list_devices({})
+        else:
+            self._answer(wanted)
+
+    def _is_listed(self) -> bool:
+        return self._listed_s is not None and time.monotonic() - self._listed_s < LISTING_S
+
+    def _answer(self, wanted: _Wanted) -> None:
+        """From the cache if that holds, else by a child."""
+        entry, settings = wanted.entry, wanted.effect.settings
+        if entry is not None and self._is_listed() and match_devices(entry, settings, self._devices):
+            self._wanted = None
+            self._dispatch(events.MeasureReported(settings.name, entry.min, entry.max, entry.facts, cached=True))
+            self._dispatch(events.MeasureEnded(settings.name))
+        else:
+            wanted.stage = _Stage.CHILD
+            self._units.start_measure(wanted.effect)
+
+    # --- what children say ---
+
+    def handle_report(self, run: Run, child: Child, report: Report) -> None:
+        if report.state is not ChildState.MEASURED:
+            return
+        if report.listing is not None:
+            run.reported = run.is_listing
+            self._take_listing(run.settings, report.listing)
+        if run.is_listing or report.min is None or report.max is None:
+            return
+        run.reported = True
+        wanted = self._wanted
+        if wanted is not None and wanted.parts is not None and wanted.parts.llama_cpp == child.llama_cpp:
+            self._cache.store(format_key(wanted.parts), Entry(min=report.min, max=report.max, facts=report.facts))
+        self._dispatch(events.MeasureReported(run.settings.name, report.min, report.max, report.facts))
+
+    def _take_listing(self, settings: ModelSettings, listing: DeviceList) -> None:
+        """`settings`: of the child that has listed."""
+        complete = not listing.cheap and not hides_devices(settings)
+        if complete:
+            seen = {row.name: row for row in listing.rows}
+            # Behind servers that it was not told of nothing is known.
+            unseen = {
+                name: row
+                for name, row in self._devices.items()
+                if name not in seen and get_rpc_server(name) not in ("", *settings.rpc)
+            }
+            self._devices, self._ids = seen | unseen, listing.ids
+            if set(self._rpc) <= set(settings.rpc):
+                self._listed_s = time.monotonic()
+        self._dispatch(events.DevicesRead(listing.rows, complete=complete, rpc=settings.rpc, cheap=listing.cheap))
+
+    def handle_ended(self, run: Run, failure: LoadFailure | None) -> None:
+        error = "" if failure is None else format_measure_error(failure)
+        wanted = self._wanted
+        if not run.is_listing:
+            self._wanted = None
+            self._dispatch(events.MeasureEnded(run.settings.name, error))
+            return
+        self._is_listing = False
+        self._dispatch(events.DevicesReadEnded(error))
+        if wanted is not None and wanted.stage is _Stage.LISTING:
+            self._answer(wanted)
+
+
+def format_measure_error(failure: LoadFailure) -> str:
+    """One line of why a measure child failed."""
+    if failure.result == "timeout":
+        return "took too long and was killed"
+    how = f"{failure.result} {failure.exit_code}" if failure.exit_code else failure.result
+    return f"{failure.message} ({how})" if failure.message else how
