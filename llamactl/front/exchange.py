@@ -113,8 +113,6 @@ class Exchange:
 
     def _send(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        if self._client.congested:
-            upstream.pause()
         head = self._head
         upstream.send(self, format_upstream_head(head, len(self._body)), self._body, head.method == b"HEAD")
 
