@@ -10,9 +10,11 @@ the refusal with it.
 import asyncio
 import socket
 import struct
+import time
 from typing import TYPE_CHECKING, Protocol, cast
 
 from llamactl.errors import ErrorCode, LlamactlError, format_http_error
+from llamactl.front.access import RequestRecord, choose_request_id
 from llamactl.front.buffers import READ_VIEW
 from llamactl.front.framing import End, RequestReader
 from llamactl.front.headers import CONTINUE, format_answer, format_error_fields, format_wire_error
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_AHEAD_BYTES = 64 * 1024
 LINGER_S = 2.0
+_NO_RECORD = RequestRecord(b"", b"", b"", b"", 0.0)
 
 
 class Running(Protocol):
@@ -40,6 +43,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     def __init__(self, front: "Front") -> None:
         self.congested = False
         """The client does not read as fast as we write."""
+        self.peer = ""
+        """The address of a client on TCP; empty for one on the Unix socket."""
+        self.record = _NO_RECORD
+        """Of the request that is being read or answered."""
         self._front = front
         self._reader = RequestReader()
         self._transport: asyncio.Transport | None = None
@@ -57,6 +64,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.peer = str(peer[0])
         self._front.clients.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -94,6 +104,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         running, self._running = self._running, None
         if running is not None:
             running.cancel()
+        if self._answering or self._head is not None:
+            self._finish_record(cut=True)
         self._front.note_client_gone()
 
     # --- requests ---
@@ -116,12 +128,15 @@ class ClientConnection(asyncio.BufferedProtocol):
                     assert isinstance(event, RequestHead)
                     self._take_head(event)
         except WireError as error:
-            self._refuse(format_wire_error(error.status, error.message))
+            if self._head is None:
+                self.record = RequestRecord(b"-", b"-", choose_request_id(None), b"", time.monotonic())
+            self._refuse(error.status, format_wire_error(error.status, error.message, self.record.added))
         finally:
             self._advancing = False
 
     def _take_head(self, head: RequestHead) -> None:
         self._head = head
+        self.record = self._front.make_record(head)
         if head.content_length > self._front.settings.max_body_bytes:
             self._refuse_body()
         elif head.expect_continue and (head.chunked or head.content_length > 0) and not self._reader.buffered_bytes:
@@ -141,13 +156,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             f"cannot take body: it has more than {limit} bytes",
             hint="max_body in llamactl.toml is the limit",
         )
-        self._refuse(format_answer(413, format_http_error(error), keep_alive=False))
+        self._refuse(413, format_answer(413, format_http_error(error), keep_alive=False, added=self.record.added))
 
     def _dispatch(self) -> None:
         head = self._head
         assert head is not None
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._head = None
+        self.record.received_bytes = len(body)
         if body:
             self._body = []
             self._body_bytes = 0
@@ -170,14 +186,29 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    def answer(self, head: RequestHead, status: int, body: object, fields: tuple[tuple[str, str], ...] = ()) -> None:
+    def answer(
+        self,
+        head: RequestHead,
+        status: int,
+        body: object,
+        fields: tuple[tuple[str, str], ...] = (),
+        content_type: str = "application/json",
+    ) -> None:
         """Send a whole answer of our own, and go on to the next request."""
         keep_alive = self.may_keep_alive(head)
-        self.send(
-            format_answer(
-                status, body, minor=head.minor, keep_alive=keep_alive, to_head=head.method == b"HEAD", fields=fields
-            )
+        answer = format_answer(
+            status,
+            body,
+            minor=head.minor,
+            keep_alive=keep_alive,
+            to_head=head.method == b"HEAD",
+            fields=fields,
+            added=self.record.added,
+            content_type=content_type,
         )
+        self.record.status = status
+        self.record.sent_bytes += len(answer)
+        self.send(answer)
         self.end_exchange(keep_alive)
 
     def answer_error(self, error: LlamactlError, head: RequestHead, status: int = 0) -> None:
@@ -192,6 +223,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The answer is complete."""
         self._running = None
         self._answering = False
+        self._finish_record()
         if self._transport is None or self._transport.is_closing():
             return
         if keep_alive and not self._front.stopping:
@@ -211,6 +243,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def break_off(self, after_flush: bool) -> None:
         """The answer cannot be completed: end the connection so that the client sees it."""
         self._running = None
+        self._finish_record(cut=True)
         if self._transport is None:
             return
         if not after_flush:
@@ -233,9 +266,18 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _refuse(self, answer: bytes) -> None:
+    def _finish_record(self, cut: bool = False) -> None:
+        record = self.record
+        if record is not _NO_RECORD:
+            self.record = _NO_RECORD
+            record.is_cut = cut
+            self._front.take_record(record)
+
+    def _refuse(self, status: int, answer: bytes) -> None:
         self._answering = False
         self._body = []
+        self.record.status = status
+        self._finish_record()
         self.send(answer)
         self._end_after_answer(unread=True)
 

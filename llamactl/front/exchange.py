@@ -8,9 +8,11 @@ a stream, the loss of the connection in anything else. A failed answer that ends
 that never happens.
 """
 
+import time
 from typing import TYPE_CHECKING
 
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.front.access import TAIL_BYTES
 from llamactl.front.headers import (
     LAST_CHUNK,
     format_chunk,
@@ -25,6 +27,10 @@ from llamactl.front.wire import RequestHead, ResponseHead
 if TYPE_CHECKING:
     from llamactl.front.client import ClientConnection
     from llamactl.front.service import Front
+
+
+_FOREIGN_NAMES = (ErrorCode.UNKNOWN_MODEL, ErrorCode.NO_SUPERVISOR)
+"""Errors whose `model` is what the client wrote, not a model of ours."""
 
 
 class Exchange:
@@ -44,8 +50,10 @@ class Exchange:
         "_mid_event",
         "_name",
         "_rechunk",
+        "_record",
         "_retried",
         "_started",
+        "_tail",
         "_upstream",
     )
 
@@ -67,6 +75,9 @@ class Exchange:
         self._autoload = autoload
         self._looks_only = looks_only
         """A request that only looks at a model: never loads it, and is no use of it."""
+        self._record = client.record
+        self._tail: bytes | None = None
+        """The last bytes of an answer that may tell its tokens; None: it does not."""
         self._lease: Lease | None = None
         self._upstream: Upstream | None = None
         self._started = False
@@ -81,12 +92,17 @@ class Exchange:
         lease = self._front.acquire_lease(self, Asked(self._name, self._autoload, touch=not self._looks_only))
         if lease is not None:
             self.take_lease(lease)
+        elif not self._done:
+            self._record.queued_s = time.monotonic()
 
     # --- the lease ---
 
     def take_lease(self, lease: Lease) -> None:
         """The request is counted on `lease`."""
         self._lease = lease
+        self._record.model = lease.model
+        if self._record.queued_s:
+            self._record.end_wait(time.monotonic())
         upstream = self._front.pool.take(lease.key)
         if upstream is None:
             self._front.pool.connect(lease.socket, lease.key, self._take_connection)
@@ -95,6 +111,8 @@ class Exchange:
 
     def take_refusal(self, error: LlamactlError) -> None:
         """There will be no lease."""
+        if error.code not in _FOREIGN_NAMES:
+            self._record.model = error.model
         status = 503 if self._looks_only and error.code is ErrorCode.NOT_LOADED else 0
         self._finish_with(error, status)
 
@@ -114,13 +132,17 @@ class Exchange:
     def _send(self, upstream: Upstream) -> None:
         self._upstream = upstream
         head = self._head
-        upstream.send(self, format_upstream_head(head, len(self._body)), self._body, head.method == b"HEAD")
+        out = format_upstream_head(head, len(self._body), self._record.request_id, self._client.peer)
+        upstream.send(self, out, self._body, head.method == b"HEAD")
 
     def take_response(self, head: ResponseHead | None, body: bytes, ended: bool) -> None:
         out = b""
         if head is not None:
             out = self._begin_response(head)
         if body:
+            self._record.sent_bytes += len(body)
+            if self._tail is not None:
+                self._tail = body if len(body) >= TAIL_BYTES else (self._tail + body)[-TAIL_BYTES:]
             if self._event_stream:
                 self._mid_event = not body.endswith((b"\n\n", b"\r\n\r\n"))
             out += format_chunk(body) if self._rechunk else body
@@ -129,10 +151,16 @@ class Exchange:
         if out:
             self._client.send(out)
         if ended:
+            if self._tail:
+                self._record.take_usage(self._tail[-TAIL_BYTES:])
             self._finish(self._keep_alive)
 
     def _begin_response(self, head: ResponseHead) -> bytes:
         request = self._head
+        record = self._record
+        record.status = head.status
+        record.first_byte_s = time.monotonic() - record.began_s
+        self._tail = b"" if head.status == 200 and head.may_tell_usage else None
         self._started = True
         self._body = b""
         self._event_stream = head.is_event_stream and head.content_length < 0
@@ -141,7 +169,7 @@ class Exchange:
         self._keep_alive = self._client.may_keep_alive(request) and (
             bodiless or self._rechunk or head.content_length >= 0
         )
-        return format_client_head(head, request.minor, self._keep_alive, self._rechunk)
+        return format_client_head(head, request.minor, self._keep_alive, self._rechunk, record.added)
 
     def take_loss(self, unread: bool, reason: str) -> None:
         upstream, self._upstream = self._upstream, None
@@ -164,6 +192,8 @@ class Exchange:
             )
             if again is not None:
                 self.take_lease(again)
+            else:
+                self._record.queued_s = time.monotonic()
             return
         error = LlamactlError(
             ErrorCode.INSTANCE_DIED,

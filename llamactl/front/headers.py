@@ -32,9 +32,22 @@ _HOP_BY_HOP = frozenset(
         b"expect",
     )
 )
+_TO_INSTANCE = _HOP_BY_HOP | {b"x-request-id"}
+_TO_CLIENT = _HOP_BY_HOP | {
+    b"x-request-id",
+    b"access-control-allow-origin",
+    b"access-control-allow-credentials",
+    b"access-control-expose-headers",
+}
+"""Whether other origins may read an answer is the front's to say."""
 
 
-def _format_fields(head: Head, dropped: frozenset[bytes] = _HOP_BY_HOP) -> list[bytes]:
+def is_forwarding(name: bytes) -> bool:
+    """Whether a field says where a request came from before it reached us."""
+    return name.startswith(b"x-forwarded-") or name in (b"forwarded", b"x-real-ip")
+
+
+def _format_fields(head: Head, dropped: frozenset[bytes]) -> list[bytes]:
     named = head.find(b"connection")
     if named is not None:
         options = {
@@ -47,28 +60,50 @@ def _format_fields(head: Head, dropped: frozenset[bytes] = _HOP_BY_HOP) -> list[
     return [b"%b: %b\r\n" % (name, value) for lowered, name, value in head.headers if lowered not in dropped]
 
 
-def format_upstream_head(head: RequestHead, body_bytes: int) -> bytes:
-    """The request as the instance gets it. The body is here, so its length is known however the client framed it."""
+def format_upstream_head(head: RequestHead, body_bytes: int, request_id: bytes = b"", peer: str = "") -> bytes:
+    """The request as the instance gets it. The body is here, so its length is known however the client framed it.
+
+    `peer`: the address of a client on TCP, whose word on where a request came from counts for nothing; empty for
+    a peer on the Unix socket, which is trusted.
+    """
     cached = head.cache.get("upstream")
     if cached is None:
-        lines = [b"%b %b HTTP/1.1\r\n" % (head.method, head.target), *_format_fields(head)]
+        dropped = _TO_INSTANCE
+        if peer:
+            dropped = dropped | {name for name, _, _ in head.headers if is_forwarding(name)}
+        lines = [b"%b %b HTTP/1.1\r\n" % (head.method, head.target), *_format_fields(head, dropped)]
+        if peer:
+            lines.append(_format_forwarded(peer, head.find(b"host")))
         if head.find(b"host") is None:
             lines.append(b"Host: llamactl\r\n")
         if body_bytes or head.content_length >= 0 or head.chunked:
             lines.append(b"Content-Length: %d\r\n" % body_bytes)
-        lines.append(b"\r\n")
         cached = b"".join(lines)
         if not head.chunked:  # else the next body of an equal head may have another length
             head.cache["upstream"] = cached
-    return cached
+    return cached + b"X-Request-Id: %b\r\n\r\n" % request_id if request_id else cached + b"\r\n"
 
 
-def format_client_head(head: ResponseHead, minor: int, keep_alive: bool, rechunk: bool) -> bytes:
-    """The response as the client gets it. `minor`: of its HTTP/1.x; `rechunk`: the body follows in our own chunks."""
+def _format_forwarded(peer: str, host: bytes | None) -> bytes:
+    """RFC 7239, and the older fields that say the same."""
+    address = peer.encode("latin-1")
+    node = b'"[%b]"' % address if b":" in address else address
+    lines = [b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: http\r\n" % address]
+    forwarded = b"for=%b;proto=http" % node
+    if host is not None:
+        lines.append(b"X-Forwarded-Host: %b\r\n" % host)
+        forwarded += b';host="%b"' % host.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+    return b"".join([*lines, b"Forwarded: %b\r\n" % forwarded])
+
+
+def format_client_head(head: ResponseHead, minor: int, keep_alive: bool, rechunk: bool, added: bytes = b"") -> bytes:
+    """The response as the client gets it. `minor`: of its HTTP/1.x; `rechunk`: the body follows in our own chunks;
+    `added`: header lines of this one answer.
+    """
     key = (minor, keep_alive, rechunk)
     cached = head.cache.get(key)
     if cached is None:
-        lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason), *_format_fields(head)]
+        lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason), *_format_fields(head, _TO_CLIENT)]
         if rechunk:
             lines.append(b"Transfer-Encoding: chunked\r\n")
         elif head.content_length >= 0:
@@ -79,9 +114,8 @@ def format_client_head(head: ResponseHead, minor: int, keep_alive: bool, rechunk
             lines.append(b"Connection: close\r\n")
         elif minor == 0:
             lines.append(b"Connection: keep-alive\r\n")
-        lines.append(b"\r\n")
         cached = head.cache[key] = b"".join(lines)
-    return cached
+    return cached + added + b"\r\n"
 
 
 def format_chunk(piece: bytes) -> bytes:
@@ -96,12 +130,14 @@ def format_answer(
     keep_alive: bool = True,
     to_head: bool = False,
     fields: tuple[tuple[str, str], ...] = (),
+    added: bytes = b"",
+    content_type: str = "application/json",
 ) -> bytes:
-    """A whole response of the front's own, with a JSON body (None: without a body)."""
-    payload = b"" if body is None else msgspec.json.encode(body)
+    """A whole response of the front's own: with a body that is JSON or, as bytes, of `content_type`; None: without."""
+    payload = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
     lines = [f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"]
     if body is not None:
-        lines.append("Content-Type: application/json\r\n")
+        lines.append(f"Content-Type: {content_type}\r\n")
     if status != 204:
         lines.append(f"Content-Length: {len(payload)}\r\n")
     lines.extend(f"{name}: {value}\r\n" for name, value in fields)
@@ -109,8 +145,7 @@ def format_answer(
         lines.append("Connection: close\r\n")
     elif minor == 0:
         lines.append("Connection: keep-alive\r\n")
-    lines.append("\r\n")
-    head = "".join(lines).encode("latin-1")
+    head = "".join(lines).encode("latin-1") + added + b"\r\n"
     return head if to_head else head + payload
 
 
@@ -119,12 +154,12 @@ def format_error_fields(status: int) -> tuple[tuple[str, str], ...]:
     return (("Retry-After", str(RETRY_AFTER_S)),) if status in (429, 503) else ()
 
 
-def format_wire_error(status: int, message: str) -> bytes:
+def format_wire_error(status: int, message: str, added: bytes = b"") -> bytes:
     """The last answer on a connection whose bytes made no sense."""
     code = ErrorCode.TOO_LARGE if status == 413 else ErrorCode.INVALID_REQUEST
     body = format_http_error(LlamactlError(code, f"cannot read request: {message}"))
     body["error"]["code"] = status
-    return format_answer(status, body, keep_alive=False)
+    return format_answer(status, body, keep_alive=False, added=added)
 
 
 def format_stream_error(error: LlamactlError, mid_event: bool) -> bytes:

@@ -12,10 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from llamactl.front.access import AccessLog, RequestRecord, choose_request_id
 from llamactl.front.client import ClientConnection
 from llamactl.front.control import Control
+from llamactl.front.guard import Guard
 from llamactl.front.leases import IDLE_DELAY_S, Asked, Granted, Lease, LeaseTable, Outcome
+from llamactl.front.tally import Tally
 from llamactl.front.upstream import UpstreamPool
+from llamactl.front.wire import RequestHead
 from llamactl.protocol import (
     Failure,
     FrontSettings,
@@ -45,6 +49,9 @@ class Front:
         self.stopping = False
         self.settings = FrontSettings()
         """Until the supervisor says what they are."""
+        self.guard = Guard(self.settings)
+        self.access = AccessLog(log, self.settings.access_log)
+        self.tally = Tally()
         self._servers: list[asyncio.AbstractServer] = []
         self._control_task: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -95,6 +102,29 @@ class Front:
 
     def _make_client(self) -> ClientConnection:
         return ClientConnection(self)
+
+    # --- requests, for clients ---
+
+    def make_record(self, head: RequestHead) -> RequestRecord:
+        request_id = choose_request_id(head)
+        added = b"X-Request-Id: %b\r\n" % request_id
+        if self.guard.has_cors:
+            added += self.guard.format_cors(head)
+        return RequestRecord(head.method, head.path, request_id, added, time.monotonic())
+
+    def take_record(self, record: RequestRecord) -> None:
+        """A request has ended."""
+        now_s = time.monotonic()
+        record.end_wait(now_s)
+        self.tally.count(record, now_s)
+        if self.access.is_on:
+            self.access.write(record, now_s)
+
+    def _take_settings(self, settings: FrontSettings) -> None:
+        if settings != self.settings:
+            self.settings = settings
+            self.guard = Guard(settings)
+            self.access = AccessLog(self.log, settings.access_log)
 
     # --- leases, for exchanges ---
 
@@ -158,7 +188,7 @@ class Front:
         return self.leases.announce()
 
     def handle_connected(self, welcome: Welcome) -> None:
-        self.settings = welcome.front
+        self._take_settings(welcome.front)
         self.leases.handle_connected()
         self._flush()
         self.log.info("supervisor connected", pid=welcome.pid, leases=len(self.leases.leases()))
@@ -175,7 +205,7 @@ class Front:
             case LeaseGrant() | Failure() | Recall() | RecallCancelled() | LeaseGone():
                 self._apply(self.leases.handle(message, time.monotonic()))
             case ModelsChanged():
-                self.settings = message.front
+                self._take_settings(message.front)
                 self.leases.forget_aliases()
             case _:
                 self.log.warning("supervisor refused", reason=str(message))

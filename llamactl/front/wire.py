@@ -82,6 +82,11 @@ class ResponseHead(Head):
     def is_event_stream(self) -> bool:
         return (self.find(b"content-type") or b"").lower().startswith(b"text/event-stream")
 
+    @property
+    def may_tell_usage(self) -> bool:
+        """Whether the body is of a kind that ends with the tokens it took."""
+        return (self.find(b"content-type") or b"").lower().startswith((b"application/json", b"text/event-stream"))
+
 
 class _Collector:
     """Takes llhttp's callbacks for one head."""

@@ -22,7 +22,9 @@ def test_request_reaches_the_instance_and_its_answer_the_client(stage: Any) -> N
         call = await instance.call()
         assert (call.request.method, call.request.target) == ("POST", "/v1/chat/completions?x=1")
         assert call.request.body == b'{"model":"a","n":[1,2]}'
-        assert call.request.headers == [("Host", "example"), ("X-Mine", "1"), ("Content-Length", "23")]
+        *fields, (name, request_id) = call.request.headers
+        assert fields == [("Host", "example"), ("X-Mine", "1"), ("Content-Length", "23")]
+        assert (name, bool(request_id)) == ("X-Request-Id", True)
         call.answer(b'{"ok":1}', "Content-Type: application/json", "Keep-Alive: timeout=5", "X-Its: 2", status="201 M")
         response = await client.read_response()
         assert response.status == 201

@@ -1,0 +1,134 @@
+"""What happened to one request? The record that metrics and the access log are made from.
+
+Made when a request's head has been read and finished when its answer has ended, however it ended. Everything on the
+way is plain stores: a record must cost next to nothing beside the request. Tokens are what the answer's own `usage`
+(or llama-server's `timings`) says, looked for in the last bytes of a body once it is complete; nothing is decoded on
+the way. `"usage"` inside a generated text cannot be mistaken for it: JSON escapes the quotes there.
+"""
+
+import itertools
+import os
+import re
+from typing import Any
+
+from llamactl.front.wire import RequestHead
+
+TAIL_BYTES = 4096
+"""How much of an answer's end is kept for the search."""
+
+MAX_REQUEST_ID_BYTES = 128
+STATUS_CLIENT_GONE = 499
+"""What nginx logs, too, for a client that left before it had an answer."""
+
+_REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_REQUEST_ID_BYTES)
+_PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
+_COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
+_PROMPT_N = re.compile(rb'"prompt_n"\s*:\s*(\d{1,12})')
+_PREDICTED_N = re.compile(rb'"predicted_n"\s*:\s*(\d{1,12})')
+
+_process = os.urandom(6).hex().encode()
+_numbers = itertools.count(1)
+
+
+def choose_request_id(head: RequestHead | None) -> bytes:
+    """The client's own X-Request-Id where it has a usable one, else a new one."""
+    taken = head.find(b"x-request-id") if head is not None else None
+    if taken is not None and _REQUEST_ID.fullmatch(taken):
+        return taken
+    return b"%b-%x" % (_process, next(_numbers))
+
+
+class RequestRecord:
+    """One request. Times are seconds of CLOCK_MONOTONIC; `first_byte_s`, `waited_s`: since its start, and together."""
+
+    __slots__ = (
+        "added",
+        "began_s",
+        "completion_tokens",
+        "first_byte_s",
+        "is_cut",
+        "method",
+        "model",
+        "path",
+        "prompt_tokens",
+        "queued_s",
+        "received_bytes",
+        "request_id",
+        "sent_bytes",
+        "status",
+        "waited_s",
+    )
+
+    def __init__(self, method: bytes, path: bytes, request_id: bytes, added: bytes, now_s: float) -> None:
+        self.method = method
+        self.path = path
+        self.request_id = request_id
+        self.added = added
+        """Header lines that every answer to this request gets."""
+        self.began_s = now_s
+        self.model = ""
+        """Its own name, once a lease says it; empty for requests that the front answers."""
+        self.status = 0
+        """0: nothing was answered."""
+        self.queued_s = 0.0
+        """Since when it waits for a lease; 0: it does not."""
+        self.waited_s = 0.0
+        self.first_byte_s = 0.0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.is_cut = False
+        """The answer did not end as it should have."""
+
+    def take_usage(self, tail: bytes) -> None:
+        """Read the tokens from the last bytes of a body that is complete."""
+        at = tail.rfind(b'"usage"')
+        if at >= 0:
+            self.prompt_tokens = _read_number(_PROMPT, tail, at)
+            self.completion_tokens = _read_number(_COMPLETION, tail, at)
+        if not self.prompt_tokens and not self.completion_tokens:
+            at = tail.rfind(b'"timings"')
+            if at >= 0:
+                self.prompt_tokens = _read_number(_PROMPT_N, tail, at)
+                self.completion_tokens = _read_number(_PREDICTED_N, tail, at)
+
+    def end_wait(self, now_s: float) -> None:
+        if self.queued_s:
+            self.waited_s += now_s - self.queued_s
+            self.queued_s = 0.0
+
+
+def _read_number(pattern: re.Pattern[bytes], text: bytes, start: int) -> int:
+    found = pattern.search(text, start)
+    return int(found[1]) if found else 0
+
+
+class AccessLog:
+    """One line for each request, at one level. `level` "off": none."""
+
+    def __init__(self, log: Any, level: str) -> None:
+        self._write = {"info": log.info, "debug": log.debug}.get(level)
+
+    @property
+    def is_on(self) -> bool:
+        return self._write is not None
+
+    def write(self, record: RequestRecord, now_s: float) -> None:
+        if self._write is None:
+            return
+        self._write(
+            "request answered" if record.status and not record.is_cut else "request broken off",
+            method=record.method.decode("latin-1"),
+            path=record.path.decode("latin-1"),
+            model=record.model or None,
+            status=record.status or STATUS_CLIENT_GONE,
+            duration_s=round(now_s - record.began_s, 6),
+            waited_s=round(record.waited_s, 6),
+            first_byte_s=round(record.first_byte_s, 6) if record.first_byte_s else None,
+            received_bytes=record.received_bytes,
+            sent_bytes=record.sent_bytes,
+            prompt_tokens=record.prompt_tokens or None,
+            completion_tokens=record.completion_tokens or None,
+            request_id=record.request_id.decode("latin-1"),
+        )
