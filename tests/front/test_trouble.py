@@ -1,6 +1,7 @@
 """An instance dies: what does the client see, and what is tried again?"""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
@@ -180,15 +181,21 @@ def test_client_that_leaves_while_its_instance_is_replaced_cancels(stage: Any) -
     stage(scenario)
 
 
-def test_early_refusal_of_a_large_body_reaches_the_client(stage: Any) -> None:
+def test_early_refusal_of_a_large_body_reaches_the_client_and_spends_the_connection(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         await world.add_model("a", granted=False)
         path = world.directory / "models" / "a" / "http.sock"
 
         async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno")
+            await refused.wait()
+            with contextlib.suppress(ConnectionError):  # the rest of the body never comes
+                while await reader.read(1 << 16):
+                    pass
+            closed.set()
 
+        refused, closed = asyncio.Event(), asyncio.Event()
         await world.instances["a"].close()
         server = await asyncio.start_unix_server(refuse, str(path))
         world.supervisor.grants["a"] = world.grant("a")
@@ -196,6 +203,8 @@ def test_early_refusal_of_a_large_body_reaches_the_client(stage: Any) -> None:
         body = b'{"model":"a","x":"' + bytes(b"x" * 900_000) + b'"}'
         response = await client.post(CHAT, body)
         assert (response.status, response.body) == (400, b"no")
+        refused.set()
+        await closed.wait()
         server.close()
 
     stage(scenario)
