@@ -127,6 +127,15 @@ def test_model_that_is_busy_during_a_restart_stays_busy(two: Llamactl) -> None:
     assert list(two.list_loaded()) == ["b"]
 
 
+def test_new_supervisor_measures_nothing_again(two: Llamactl) -> None:
+    two.cli("measure", "b")
+    cursor = journal.acquire_cursor()
+    kill_service(two, "llamactl.service")
+    cached = journal.wait_entry(cursor, LLAMACTL_EVENT="model_measured", LLAMACTL_MODEL="b")
+    assert cached["LLAMACTL_CACHED"] == "true"
+    assert journal.read_entries(cursor, UNIT="llamactl-measure@b.service") == []
+
+
 def test_request_without_supervisor_is_refused_in_time(two: Llamactl) -> None:
     two.write_drop_in("llamactl.service", "[Service]\nRestart=no\n")
     kill_hard(two.show_pid("llamactl.service"))
