@@ -29,6 +29,39 @@ class AccessLog(StrEnum):
     INFO = "info"
 
 
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next token is chosen: llama-server's names, and llama.cpp's defaults."""
+
+    temperature: float = 0.8
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    """-1: all of the context."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    """-1: all of the context."""
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    min_keep: int = 0
+    samplers: tuple[str, ...] = (
+        *("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"),
+    )
+
+
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One model. The defaults are those of a `[models.NAME]` table that sets only `path`."""
 
@@ -71,6 +104,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """A Jinja template that replaces the file's own."""
     pooling: str = ""
     """Pooling of embeddings (none, mean, cls, last, rank); empty: as the file says."""
+    sampling: dict[str, int | float | list[str]] = {}
+    """Sampling of requests that say nothing else, in llama-server's names: {"temperature": 0.6}."""
+    show_prompts: bool = False
+    """Whether /slots shows the texts of requests."""
     pin: bool = False
     priority: int = 0
     idle_timeout_s: float = 0.0

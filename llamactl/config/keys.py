@@ -6,17 +6,19 @@ friendly units (`margin` becomes `margin_bytes`). TOML's booleans are integers t
 numbers must refuse them itself.
 """
 
+import difflib
 import ipaddress
+import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llamactl.config.units import format_duration, format_size, parse_duration, parse_size
 from llamactl.errors import LlamactlError
 from llamactl.names import check_model_name
-from llamactl.settings import AccessLog, GlobalSettings, ModelSettings, Switch
+from llamactl.settings import AccessLog, GlobalSettings, ModelSettings, Sampling, Switch
 
 ALL_LAYERS = 65536
 """What `n_gpu_layers = "all"` becomes: more than any model has, so that llama.cpp takes all and fitting sees a number
@@ -26,10 +28,13 @@ that was set.
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 POOLINGS = ("none", "mean", "cls", "last", "rank")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+SAMPLERS = (*Sampling().samplers, "infill")
 MAX_TEXT = 1 << 16
 MAX_INT = (1 << 31) - 1
 
-_CHILD_WORDS = "MODEL SPEC GENERATION SOCKET REPORT MARGINS HOST_ROOM EXTRA_BUFTS RPC DEVICES_ONLY DEVICE_IDS"
+_CHILD_WORDS = (
+    "MODEL SPEC GENERATION SOCKET REPORT MARGINS HOST_ROOM EXTRA_BUFTS MEASURED RPC DEVICES_ONLY DEVICE_IDS"
+)
 RESERVED_ENV = frozenset(
     [f"LLAMACTL_{word}" for word in _CHILD_WORDS.split()]
     + ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID"]
@@ -87,6 +92,10 @@ def _show_plain(value: object) -> str:
 
 def _show_text(value: object) -> str:
     return f'`"{value}"`' if value else ""
+
+
+def _show_list(value: Sequence[str]) -> str:
+    return f"`{json.dumps(list(value))}`"
 
 
 # --- kinds ------------------------------------------------------------------------------------------------------------
@@ -253,6 +262,31 @@ def _parse_extra(value: object) -> dict[str, str | int | float | bool | list[str
     return value
 
 
+def _parse_sampling(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("must be a table, as in { temperature = 0.6 }")
+    known = {key.name: key for key in SAMPLING_KEYS}
+    sampling = {}
+    for name, content in value.items():
+        if name not in known:
+            close = difflib.get_close_matches(name[:100], known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"{name!r} is no setting of sampling{hint}")
+        try:
+            sampling[name] = known[name].kind.parse(content)
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from None
+    return sampling
+
+
+def _parse_samplers(value: object) -> list[str]:
+    samplers = list(_parse_texts(value))
+    for sampler in samplers:
+        if sampler not in SAMPLERS:
+            raise ValueError(f"{sampler!r} must be one of " + ", ".join(SAMPLERS))
+    return samplers
+
+
 def _parse_margins(value: object) -> dict[str, int]:
     if not isinstance(value, dict):
         raise ValueError('must be a table of sizes by device, as in { CUDA0 = "2 GiB" }')
@@ -282,6 +316,17 @@ def _make_integer(low: int, high: int = MAX_INT, words: dict[str, int] | None = 
         return f'`"{word}"`' if word else f"`{value}`"
 
     return Kind(limits.removeprefix("an ") + spelled, parse, show)
+
+
+def _make_number(low: float, high: float) -> Kind:
+    limits = f"number from {low:g} to {high:g}"
+
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise ValueError(f"must be a {limits}")
+        return float(value)
+
+    return Kind(limits, parse, lambda value: f"`{value:g}`")
 
 
 def _make_choice(choices: tuple[str, ...], empty: bool = False) -> Kind:
@@ -314,9 +359,12 @@ BOOLEAN = Kind("boolean", _parse_boolean, _show_plain)
 TEXT = Kind("text", _check_text, _show_text)
 PATH = Kind("absolute path", _parse_path, _show_text)
 OPTIONAL_PATH = Kind("absolute path", _parse_optional_path, _show_text)
+SAMPLING = Kind("table, see below", _parse_sampling, _show_plain)
 SIZE = Kind("size", parse_size, lambda size: f'`"{format_size(size)}"`' if size is not None else "")
 DURATION = _make_duration(never=False)
 DURATION_OR_NEVER = _make_duration(never=True)
+TEXTS = Kind("list of texts", lambda value: list(_parse_texts(value)), _show_list)
+SAMPLER_LIST = Kind("list of texts", _parse_samplers, _show_list)
 SWITCH = Kind('"auto", "on" or "off"', _parse_switch, _show_text)
 HOSTS = Kind("list of names", _parse_hosts, _show_plain)
 ORIGINS = Kind("list of origins", _parse_origins, _show_plain)
@@ -426,6 +474,8 @@ MODEL_KEYS: tuple[Key, ...] = (
         _make_choice(POOLINGS, empty=True),
         "Pooling of embeddings. Unset: as the model file says.",
     ),
+    Key("sampling", "sampling", SAMPLING, "Sampling of requests that do not say it themselves."),
+    Key("show_prompts", "show_prompts", BOOLEAN, "Show the texts of requests in `/slots`."),
     Key("mmproj", "mmproj", OPTIONAL_PATH, "The multimodal projector that belongs to the model."),
     Key("draft", "draft", OPTIONAL_PATH, "A draft model for speculative decoding."),
     Key("pin", "pin", BOOLEAN, "Never unload this model to make room for another."),
@@ -444,6 +494,34 @@ MODEL_KEYS: tuple[Key, ...] = (
     Key("env", "env", ENV, "Environment variables of the instance. Not for secrets: any local user can read them."),
     Key("extra", "extra", EXTRA, "Properties of the model's unit, in systemd's names."),
 )
+
+SAMPLING_KEYS: tuple[Key, ...] = (
+    Key("temperature", "temperature", _make_number(0, 100), "How random the choice is; `0`: always the likeliest."),
+    Key("dynatemp_range", "dynatemp_range", _make_number(0, 100), "How far the temperature moves with the entropy."),
+    Key("dynatemp_exponent", "dynatemp_exponent", _make_number(0, 100), "How the entropy becomes a temperature."),
+    Key("top_k", "top_k", _make_integer(0), "Of the likeliest tokens, so many; `0`: all."),
+    Key("top_p", "top_p", _make_number(0, 1), "Of the likeliest tokens, those that make up so much together."),
+    Key("min_p", "min_p", _make_number(0, 1), "Tokens at least so likely as this share of the likeliest."),
+    Key("typical_p", "typical_p", _make_number(0, 1), "Locally typical sampling; `1`: off."),
+    Key("top_n_sigma", "top_n_sigma", _make_number(-1, 1000), "Tokens within so many deviations of the likeliest."),
+    Key("xtc_probability", "xtc_probability", _make_number(0, 1), "How often the likeliest tokens are left out (XTC)."),
+    Key("xtc_threshold", "xtc_threshold", _make_number(0, 1), "How likely these are at least; above 0.5: off."),
+    Key("repeat_penalty", "repeat_penalty", _make_number(0.001, 1000), "Against tokens that have come; `1`: off."),
+    Key("repeat_last_n", "repeat_last_n", _make_integer(-1), "How far penalties look back; `-1`: all of the context."),
+    Key("presence_penalty", "presence_penalty", _make_number(-100, 100), "Once for each token that has come."),
+    Key("frequency_penalty", "frequency_penalty", _make_number(-100, 100), "Each time that a token has come."),
+    Key("dry_multiplier", "dry_multiplier", _make_number(0, 1000), "Against repeated passages (DRY); `0`: off."),
+    Key("dry_base", "dry_base", _make_number(1, 1000), "How its penalty grows with the passage."),
+    Key("dry_allowed_length", "dry_allowed_length", _make_integer(0), "Passages of this length may repeat."),
+    Key("dry_penalty_last_n", "dry_penalty_last_n", _make_integer(-1), "How far it looks back; `-1`: all of the context."),
+    Key("dry_sequence_breakers", "dry_sequence_breakers", TEXTS, "Texts at which passages end."),
+    Key("mirostat", "mirostat", _make_integer(0, 2), "Mirostat 1 or 2, instead of the samplers; `0`: off."),
+    Key("mirostat_tau", "mirostat_tau", _make_number(0, 1000), "The surprise that it aims at."),
+    Key("mirostat_eta", "mirostat_eta", _make_number(0, 1000), "How fast it learns."),
+    Key("min_keep", "min_keep", _make_integer(0), "Samplers leave at least so many tokens."),
+    Key("samplers", "samplers", SAMPLER_LIST, "Which samplers there are, and their order."),
+)
+"""All in llama-server's names; what is not set is as the model file says, and else as llama.cpp has it."""
 
 SINGLE_MODEL_KEYS = frozenset({"path", "aliases", "mmproj", "draft"})
 """Keys that make no sense as defaults for several models."""
@@ -483,9 +561,9 @@ OTHER_NAMES = {
 """What llama-server and its neighbours call these things; only for hints."""
 
 
-def show_default(key: Key, owner: type[ModelSettings] | type[GlobalSettings]) -> str:
+def show_default(key: Key, owner: type[ModelSettings] | type[GlobalSettings] | type[Sampling]) -> str:
     """The default of a key as the documentation shows it; empty where there is none."""
     if key.default is not None:
         return key.default
-    defaults = GlobalSettings() if owner is GlobalSettings else ModelSettings(name="", path="")
+    defaults = ModelSettings(name="", path="") if issubclass(owner, ModelSettings) else owner()
     return key.kind.format(getattr(defaults, key.field))

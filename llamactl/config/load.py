@@ -21,7 +21,7 @@ from llamactl.settings import Config, GlobalSettings, Problem
 
 _IN_MODELS_D = "models stand in files of their own, in models.d/NAME.toml"
 _IN_GLOBAL = "this key stands in llamactl.toml, which is for the whole machine"
-_MERGED = ("env", "extra")
+_MERGED = ("env", "extra", "sampling")
 _NOT_A_DEFAULT = dict.fromkeys(SINGLE_MODEL_KEYS, "this key is for a single [models.NAME] table")
 
 

@@ -9,13 +9,14 @@ import re
 import sys
 from pathlib import Path
 
-from llamactl.config.keys import DIRECTORY_KEYS, GLOBAL_KEYS, MODEL_KEYS, Key, show_default
-from llamactl.settings import GlobalSettings, ModelSettings
+from llamactl.config.keys import DIRECTORY_KEYS, GLOBAL_KEYS, MODEL_KEYS, SAMPLING_KEYS, Key, show_default
+from llamactl.settings import GlobalSettings, ModelSettings, Sampling
 
 _BLOCK = re.compile(r"(<!-- keys: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_TABLES: dict[str, tuple[tuple[Key, ...], type[GlobalSettings] | type[ModelSettings]]] = {
+_TABLES: dict[str, tuple[tuple[Key, ...], type[GlobalSettings] | type[ModelSettings] | type[Sampling]]] = {
     "global": (GLOBAL_KEYS, GlobalSettings),
     "model": (MODEL_KEYS, ModelSettings),
+    "sampling": (SAMPLING_KEYS, Sampling),
     "directory": (DIRECTORY_KEYS, ModelSettings),
 }
 

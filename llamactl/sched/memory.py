@@ -72,6 +72,8 @@ _UNMEASURED: dict[str, object] = {
     "name": "",
     "aliases": (),
     "chat_template": "",
+    "sampling": {},
+    "show_prompts": False,
     "pin": False,
     "priority": 0,
     "idle_timeout_s": 0.0,
