@@ -111,6 +111,13 @@ class Exchange:
 
     def take_refusal(self, error: LlamactlError) -> None:
         """There will be no lease."""
+        default = self._front.settings.default_model
+        if error.code is ErrorCode.UNKNOWN_MODEL and default and self._name != default:
+            self._front.note_unknown(self._name)
+            self._name = default
+            self._record.end_wait(time.monotonic())
+            self.start()
+            return
         if error.code not in _FOREIGN_NAMES:
             self._record.model = error.model
         status = 503 if self._looks_only and error.code is ErrorCode.NOT_LOADED else 0

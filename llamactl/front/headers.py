@@ -118,6 +118,16 @@ def format_client_head(head: ResponseHead, minor: int, keep_alive: bool, rechunk
     return cached + added + b"\r\n"
 
 
+def format_stream_head(minor: int, keep_alive: bool, added: bytes) -> bytes:
+    """The head of an event stream of the front's own."""
+    framing = b"Transfer-Encoding: chunked\r\n" if minor else b""
+    ending = b"" if keep_alive else b"Connection: close\r\n"
+    return (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
+        b"%b%b%b\r\n" % (framing, ending, added)
+    )
+
+
 def format_chunk(piece: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 

@@ -9,7 +9,7 @@ vain it is told at once. Calls return what became of waiting requests; messages 
 """
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.protocol import (
@@ -278,6 +278,14 @@ class LeaseTable:
     def connected(self) -> bool:
         return self._connected
 
+    def count_waiting(self) -> dict[str, int]:
+        """Requests that wait for a lease, by the name that they ask for."""
+        waiting: dict[str, int] = {}
+        for place in self._places.values():
+            name = place.model if isinstance(place, Lease) else place.asked.name
+            waiting[name] = waiting.get(name, 0) + 1
+        return waiting
+
     @property
     def waiting(self) -> int:
         """Requests that wait for a lease."""
@@ -300,8 +308,6 @@ class LeaseTable:
         self.outbox.append(IdleNotice(model=lease.model, generation=lease.generation, last_used_s=lease.last_used_s))
 
     def _enqueue(self, waiter: Waiter, asked: Asked, now_s: float) -> None:
-        if not asked.touch:
-            asked = replace(asked, touch=True)  # one question for all of them
         pending = self._pending.get(asked)
         if pending is None:
             pending = self._pending[asked] = Pending(asked)
@@ -315,7 +321,13 @@ class LeaseTable:
         self._sent[pending.id] = pending
         asked = pending.asked
         self.outbox.append(
-            LeaseRequest(id=pending.id, model=asked.name, autoload=asked.autoload, stale_generation=asked.stale)
+            LeaseRequest(
+                id=pending.id,
+                model=asked.name,
+                autoload=asked.autoload,
+                stale_generation=asked.stale,
+                look=not asked.touch,
+            )
         )
 
     def _take_pending(self, request_id: int) -> Pending | None:

@@ -17,6 +17,7 @@ _VALUES = {
     State.STOPPING: "unloaded",
     State.FAILED: "unloaded",
 }
+_RUNNING = (State.READY, State.SLEEPING)
 
 
 def format_model_list(models: ModelList, now_s: int) -> dict[str, Any]:
@@ -26,27 +27,35 @@ def format_model_list(models: ModelList, now_s: int) -> dict[str, Any]:
 
 
 def format_model(model: ModelStatus, now_s: int) -> dict[str, Any]:
-    return {
+    listed = {
         "id": model.name,
         "aliases": list(model.aliases),
         "object": "model",
         "owned_by": "llamactl",
         "created": now_s,
+        "status": format_status(model),
+        "architecture": {
+            "input_modalities": list(model.facts.input_modalities) if model.facts is not None else ["text"],
+            "output_modalities": ["text"],
+        },
+        "source": "models_dir" if model.found else "preset",
         "path": model.path,
         "context_length": _choose_context_length(model),
-        "status": format_status(model),
         "memory": model.memory,
     }
+    if model.state in _RUNNING and model.facts is not None:
+        listed["meta"] = _format_meta(model)
+    return listed
 
 
 def format_status(model: ModelStatus) -> dict[str, Any]:
     """`value`, and what else there is to say of it."""
-    status: dict[str, Any] = {"value": _VALUES[model.state]}
+    status: dict[str, Any] = {"value": _VALUES[model.state], "args": list(model.args)}
     if model.state is State.LOADING:
         status["progress"] = {
             "stages": [str(stage) for stage in Stage if stage is not Stage.READY],
-            "current": str(model.stage) if model.stage else None,
-            "value": model.progress,
+            "current": str(model.stage or Stage.QUEUED),
+            "value": model.progress or 0.0,
         }
         if model.waiting_for:
             status["waiting_for"] = list(model.waiting_for)
@@ -57,6 +66,28 @@ def format_status(model: ModelStatus) -> dict[str, Any]:
     elif model.state is State.FAILED:
         status.update(failed=True)
     return status
+
+
+def format_info(model: ModelStatus) -> dict[str, Any]:
+    """What a running instance says of itself."""
+    info: dict[str, Any] = {"id": model.name, "context_length": _choose_context_length(model)}
+    if model.facts is not None:
+        info["meta"] = _format_meta(model)
+    return info
+
+
+def _format_meta(model: ModelStatus) -> dict[str, Any]:
+    """As llama-server's `/v1/models` has it for a single model."""
+    facts = model.facts
+    assert facts is not None
+    return {
+        "n_ctx": _choose_context_length(model) or facts.n_ctx,
+        "n_ctx_train": facts.n_ctx_train,
+        "n_embd": facts.n_embd,
+        "n_vocab": facts.n_vocab,
+        "n_params": facts.n_params,
+        "size": facts.size_bytes,
+    }
 
 
 def _choose_context_length(model: ModelStatus) -> int | None:

@@ -53,8 +53,13 @@ def find_query_value(query: bytes, key: str) -> str | None:
 
 def find_autoload(query: bytes) -> bool | None:
     """`?autoload=`, or None where the request does not say."""
-    value = find_query_value(query, "autoload")
-    return None if value is None else value.lower() not in ("false", "0", "no", "off")
+    return None if find_query_value(query, "autoload") is None else is_set(query, "autoload")
+
+
+def is_set(query: bytes, key: str) -> bool:
+    """Whether the query says yes: any value but those that mean no."""
+    value = find_query_value(query, key)
+    return value is not None and value.lower() not in ("false", "0", "no", "off")
 
 
 def decode_path(path: bytes) -> str:

@@ -15,7 +15,9 @@ from llamactl.errors import ErrorCode, LlamactlError, format_http_error
 from llamactl.front.control import Reply
 from llamactl.front.exchange import Exchange
 from llamactl.front.listing import format_model, format_model_list
-from llamactl.front.naming import decode_path, find_autoload, find_model, find_query_value, require_model
+from llamactl.front.naming import decode_path, find_autoload, find_model, find_query_value, is_set, require_model
+from llamactl.front.scrape import Scrape
+from llamactl.front.subscribers import EventStream
 from llamactl.front.wire import RequestHead
 from llamactl.protocol import (
     ClientMessage,
@@ -27,6 +29,7 @@ from llamactl.protocol import (
     ReloadRequest,
     State,
     StatusRequest,
+    SubscribeRequest,
     UnloadRequest,
 )
 
@@ -72,6 +75,12 @@ def dispatch(front: "Front", client: "ClientConnection", head: RequestHead, body
     """Answer one request, begin to, or pass it on. Raises LlamactlError for the client."""
     request = _Request(front, client, head, body)
     path = head.path
+    if client.peer and not front.guard.accepts_host(head.find(b"host")):
+        _refuse_host(request)
+        return
+    if front.guard.is_preflight(head):
+        client.answer(head, 204, None, front.guard.format_preflight(head))
+        return
     route = _ROUTES.get(path)
     if route is not None and not (route.gives_way and find_query_value(head.query, "model")):
         _dispatch_own(request, route)
@@ -83,7 +92,22 @@ def dispatch(front: "Front", client: "ClientConnection", head: RequestHead, body
     elif head.method in _READ:
         _pass_on_read(request)
     else:
-        _pass_on(request, require_model(head, body), looks_only=False)
+        _pass_on(request, _require_model(request), looks_only=False)
+
+
+def _require_model(request: _Request) -> str:
+    """The model that the request names, else the one that stands in."""
+    default = request.front.settings.default_model
+    return (default and find_model(request.head, request.body)) or default or require_model(request.head, request.body)
+
+
+def _refuse_host(request: _Request) -> None:
+    host = (request.head.find(b"host") or b"").decode("latin-1")
+    raise LlamactlError(
+        ErrorCode.PERMISSION,
+        f"cannot answer to the name '{host[:255]}': on TCP only localhost, addresses and allowed names are taken",
+        hint="set allowed_hosts in llamactl.toml",
+    )
 
 
 def _dispatch_own(request: _Request, route: "_Route") -> None:
@@ -112,7 +136,7 @@ def _pass_on_read(request: _Request) -> None:
     elif head.path in _POST_ONLY:
         _refuse_method(request, "POST, OPTIONS")
     elif head.path in LOOKUPS:
-        require_model(head, request.body)
+        _pass_on(request, _require_model(request), looks_only=True)
     else:
         raise LlamactlError(
             ErrorCode.NOT_FOUND,
@@ -122,6 +146,8 @@ def _pass_on_read(request: _Request) -> None:
 
 
 def _pass_on(request: _Request, name: str, looks_only: bool) -> None:
+    if name in request.front.unknown_names:
+        name = request.front.settings.default_model
     autoload = find_autoload(request.head.query) if request.head.query else None
     exchange = Exchange(
         request.front,
@@ -194,7 +220,7 @@ def _answer_health(request: _Request) -> None:
 
 
 def _answer_models(request: _Request) -> None:
-    if find_query_value(request.head.query, "reload") in ("1", "true"):
+    if is_set(request.head.query, "reload"):
         _ask(request, lambda number: ReloadRequest(id=number), lambda request, _: _list_models(request))
     else:
         _list_models(request)
@@ -226,9 +252,11 @@ def _answer_load(request: _Request) -> None:
 
     def load_unless_running(request: _Request, reply: Reply) -> None:
         model = _take_one(reply, name)
-        if model.state in (State.LOADING, State.READY):
+        if model.state in (State.LOADING, State.READY, State.SLEEPING):
             raise LlamactlError(
-                ErrorCode.ALREADY_LOADED, f"cannot load '{model.name}': it is {model.state} already", model=model.name
+                ErrorCode.ALREADY_LOADED,
+                f"cannot load '{model.name}': model is already running, it is {model.state}",
+                model=model.name,
             )
         _ask(request, lambda number: LoadRequest(id=number, model=name, wait=False), _answer_success)
 
@@ -242,6 +270,24 @@ def _answer_unload(request: _Request) -> None:
 
 def _answer_success(request: _Request, reply: Reply) -> None:
     request.client.answer(request.head, 200, {"success": True})
+
+
+def _answer_metrics(request: _Request) -> None:
+    Scrape(request.front, request.client, request.head, is_set(request.head.query, "instances")).start()
+
+
+def _answer_events(request: _Request) -> None:
+    stream = EventStream(request.front, request.client, request.head)
+
+    def begin(request: _Request, reply: Reply) -> None:
+        assert isinstance(reply, ModelList)
+        request.front.subscribers.take_models(reply)
+        stream.start()
+
+    if request.front.subscribers.log.known is None:
+        _ask(request, lambda number: SubscribeRequest(id=number), begin)
+    else:
+        stream.start()
 
 
 def _answer_props(request: _Request) -> None:
@@ -276,7 +322,9 @@ _ROUTES = {
     b"/v1/health": _Route(_answer_health, _READ, gives_way=True),
     b"/models": _Route(_answer_models, _READ),
     b"/v1/models": _Route(_answer_models, _READ),
+    b"/models/sse": _Route(_answer_events, _READ),
     b"/models/load": _Route(_answer_load, (b"POST",)),
     b"/models/unload": _Route(_answer_unload, (b"POST",)),
     b"/props": _Route(_answer_props, _READ, gives_way=True),
+    b"/metrics": _Route(_answer_metrics, _READ, gives_way=True),
 }

@@ -17,6 +17,7 @@ from llamactl.front.client import ClientConnection
 from llamactl.front.control import Control
 from llamactl.front.guard import Guard
 from llamactl.front.leases import IDLE_DELAY_S, Asked, Granted, Lease, LeaseTable, Outcome
+from llamactl.front.subscribers import Subscribers
 from llamactl.front.tally import Tally
 from llamactl.front.upstream import UpstreamPool
 from llamactl.front.wire import RequestHead
@@ -26,6 +27,8 @@ from llamactl.protocol import (
     HeldLease,
     LeaseGone,
     LeaseGrant,
+    ModelNotice,
+    ModelRemoved,
     ModelsChanged,
     Recall,
     RecallCancelled,
@@ -34,6 +37,7 @@ from llamactl.protocol import (
 )
 
 BACKLOG = 4096
+MAX_UNKNOWN_NAMES = 1024
 
 
 class Front:
@@ -52,6 +56,9 @@ class Front:
         self.guard = Guard(self.settings)
         self.access = AccessLog(log, self.settings.access_log)
         self.tally = Tally()
+        self.subscribers = Subscribers(self)
+        self.unknown_names: set[str] = set()
+        """Names for which the default model stands in."""
         self._servers: list[asyncio.AbstractServer] = []
         self._control_task: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -75,6 +82,7 @@ class Front:
         self.stopping = True
         for server in self._servers:
             server.close()
+        self.subscribers.close()
         for client in list(self.clients):
             client.stop()
         if self.clients:
@@ -120,9 +128,16 @@ class Front:
         if self.access.is_on:
             self.access.write(record, now_s)
 
+    def note_unknown(self, name: str) -> None:
+        """The supervisor knows no model of this name: the default one stands in, without asking again."""
+        if len(self.unknown_names) >= MAX_UNKNOWN_NAMES:
+            self.unknown_names.clear()
+        self.unknown_names.add(name)
+
     def _take_settings(self, settings: FrontSettings) -> None:
         if settings != self.settings:
             self.settings = settings
+            self.unknown_names.clear()
             self.guard = Guard(settings)
             self.access = AccessLog(self.log, settings.access_log)
 
@@ -191,6 +206,7 @@ class Front:
         self._take_settings(welcome.front)
         self.leases.handle_connected()
         self._flush()
+        self.subscribers.handle_connected()
         self.log.info("supervisor connected", pid=welcome.pid, leases=len(self.leases.leases()))
 
     def handle_lost(self, reason: str) -> None:
@@ -207,11 +223,16 @@ class Front:
             case ModelsChanged():
                 self._take_settings(message.front)
                 self.leases.forget_aliases()
+                self.unknown_names.clear()
+                self.subscribers.handle_message(message)
+            case ModelNotice() | ModelRemoved():
+                self.subscribers.handle_message(message)
             case _:
                 self.log.warning("supervisor refused", reason=str(message))
 
     def handle_batch_end(self) -> None:
         self._flush()
+        self.subscribers.handle_batch_end()
         held = {lease.key for lease in self.leases.leases()}
         for key in self.pool.list_keys():
             if key not in held:

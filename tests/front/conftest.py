@@ -90,7 +90,7 @@ class Client:
         return await self.request(format_post(path, body, *fields))
 
     async def get(self, path: str) -> Response:
-        return await self.request(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        return await self.request(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
 
     def close(self) -> None:
         self.writer.transport.abort()
@@ -98,7 +98,7 @@ class Client:
 
 def format_post(path: str, body: Any, *fields: str) -> bytes:
     payload = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(payload)}", *fields, "", ""]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(payload)}", *fields, "", ""]
     return "\r\n".join(lines).encode() + payload
 
 

@@ -84,7 +84,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         yield made
 
 
-def ask(sock: socket.socket, raw: bytes = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n") -> bytes:
+def ask(sock: socket.socket, raw: bytes = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") -> bytes:
     sock.settimeout(TIMEOUT_S)
     sock.sendall(raw)
     return sock.recv(65536)
@@ -106,7 +106,7 @@ def test_passed_sockets_are_served_and_kept_over_a_restart(machine: Machine) -> 
     assert machine.http_path.exists()
     with socket.socket(socket.AF_UNIX) as waiting:
         waiting.connect(str(machine.http_path))  # nobody is there, and nobody is refused
-        waiting.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        waiting.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         machine.start()
         waiting.settimeout(TIMEOUT_S)
         assert waiting.recv(65536).startswith(b"HTTP/1.1 503 ")
@@ -121,7 +121,7 @@ def test_front_that_is_killed_is_replaced_on_the_same_sockets(machine: Machine) 
     machine.expect("READY=1")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(str(machine.http_path))
-        assert ask(sock, b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 404 ")
+        assert ask(sock, b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n").startswith(b"HTTP/1.1 404 ")
 
 
 def test_without_passed_sockets_it_binds_its_own(machine: Machine) -> None:

@@ -29,6 +29,7 @@ def test_request_reaches_the_instance_and_its_answer_the_client(stage: Any) -> N
         response = await client.read_response()
         assert response.status == 201
         assert response.body == b'{"ok":1}'
+        assert response.headers.pop("x-request-id") == request_id
         assert response.headers == {"content-type": "application/json", "x-its": "2", "content-length": "8"}
 
     stage(scenario)
@@ -86,7 +87,7 @@ def test_pipelined_requests_are_answered_in_order(stage: Any) -> None:
         client = await world.connect()
         bodies = [b'{"model":"a","n":%d}' % number for number in range(30)]
         requests = [format_post(CHAT, body) for body in bodies]
-        requests.insert(7, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        requests.insert(7, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         bodies.insert(7, b'{"status":"ok"}')
         client.writer.write(b"".join(requests))
         for body in bodies:
@@ -101,7 +102,7 @@ def test_client_that_sends_far_ahead_is_not_read_on(stage: Any) -> None:
         client = await world.connect()
         client.writer.write(format_post(CHAT, {"model": "a"}))
         call = await instance.call()
-        ahead = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        ahead = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
         count = (4 << 20) // len(ahead)
         client.writer.write(ahead * count)
         call.begin_stream()
@@ -127,7 +128,7 @@ def test_chunked_request_arrives_with_its_length(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         instance = await world.add_model("a")
         client = await world.connect()
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         raw = head.encode() + b'a\r\n{"model":"\r\n3;x=y\r\na"}\r\n0\r\nT: u\r\n\r\n'
         for index in range(len(raw)):
             client.writer.write(raw[index : index + 1])
@@ -147,7 +148,7 @@ def test_expectation_is_answered_before_the_body_is_sent(stage: Any) -> None:
         instance = await world.add_model("a")
         client = await world.connect()
         client.writer.write(
-            f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 13\r\nExpect: 100-continue\r\n\r\n".encode()
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 13\r\nExpect: 100-continue\r\n\r\n".encode()
         )
         assert (await client.read_response()).status == 100
         client.writer.write(b'{"model":"a"}')
@@ -163,7 +164,7 @@ def test_head_is_passed_on_and_its_answer_has_no_body(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         instance = await world.add_model("a")
         client = await world.connect()
-        client.writer.write(b"HEAD /v1/thing?model=a HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.writer.write(b"HEAD /v1/thing?model=a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         call = await instance.call()
         assert (call.request.method, call.request.target) == ("HEAD", "/v1/thing?model=a")
         call.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
@@ -285,14 +286,14 @@ def test_client_that_leaves_before_the_first_byte_ends_its_generation(stage: Any
 @pytest.mark.parametrize(
     ("raw", "status", "word"),
     [
-        (b"GET / HTTP/1.1\nHost: x\r\n\r\n", 400, "bare LF"),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +1\r\n\r\n", 400, "Content-Length"),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "chunk"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"b" * 40_000, 431, "head of more than"),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n", 413, "more than 1048576 bytes"),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n" + bytes(1 << 20), 413, "more than"),
+        (b"GET / HTTP/1.1\nHost: localhost\r\n\r\n", 400, "bare LF"),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: +1\r\n\r\n", 400, "Content-Length"),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "chunk"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"b" * 40_000, 431, "head of more than"),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048577\r\n\r\n", 413, "more than 1048576 bytes"),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048577\r\n\r\n" + bytes(1 << 20), 413, "more than"),
         (
-            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
             + b"10000\r\n" % ()
             + bytes(65536)
             + b"\r\n",

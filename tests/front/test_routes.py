@@ -132,7 +132,7 @@ def test_routes_and_methods_that_are_not_there(stage: Any, raw: bytes, status: i
     async def scenario(world: Any) -> None:
         client = await set_up(world)
         for _ in range(2):
-            response = await client.request(raw + b"\r\nHost: x\r\n\r\n")
+            response = await client.request(raw + b"\r\nHost: localhost\r\n\r\n")
             assert response.status == status
             assert response.headers.get("allow") == allow
             if status >= 400:
@@ -144,7 +144,7 @@ def test_routes_and_methods_that_are_not_there(stage: Any, raw: bytes, status: i
 def test_head_on_a_route_of_ours_has_no_body(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         client = await set_up(world)
-        client.writer.write(b"HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.writer.write(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         response = await client.read_response(to_head=True)
         assert response.headers["content-length"] == "15"
         assert (await client.get("/health")).status == 200
@@ -157,7 +157,7 @@ def test_looking_at_a_model_never_loads_it(stage: Any, path: str) -> None:
     async def scenario(world: Any) -> None:
         instance = await world.add_model("a", granted=False)
         client = await world.connect()
-        client.writer.write(f"GET {path}?model=a&autoload=true HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        client.writer.write(f"GET {path}?model=a&autoload=true HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         request = await world.supervisor.expect(protocol.LeaseRequest)
         assert not request.autoload
         world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot look at 'a'"))
@@ -175,7 +175,9 @@ def test_looking_at_a_model_never_loads_it(stage: Any, path: str) -> None:
 def test_autoload_can_be_switched_off(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         client = await world.connect()
-        client.writer.write(b'POST /v1/x?autoload=false HTTP/1.1\r\nHost: x\r\nContent-Length: 13\r\n\r\n{"model":"a"}')
+        client.writer.write(
+            b'POST /v1/x?autoload=false HTTP/1.1\r\nHost: localhost\r\nContent-Length: 13\r\n\r\n{"model":"a"}'
+        )
         request = await world.supervisor.expect(protocol.LeaseRequest)
         assert not request.autoload
         world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot answer"))
@@ -194,7 +196,7 @@ def test_unknown_routes_reach_the_model_that_they_name(stage: Any) -> None:
             ("DELETE", "/slots/0?model=a", b""),
         ):
             client.writer.write(
-                f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+                f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
             )
             call = await instance.call()
             assert (call.request.method, call.request.target, call.request.body) == (method, target, body)

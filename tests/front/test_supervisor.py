@@ -230,7 +230,7 @@ def test_request_that_needs_a_lease_waits_for_the_supervisor(stage: Any) -> None
             await asyncio.sleep(0)
         client, lister = await world.connect(), await world.connect()
         client.writer.write(format_post(CHAT, {"model": "a"}))
-        lister.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        lister.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
         while not (world.front.leases.waiting and world.front.control._questions):
             await asyncio.sleep(0)
         world.supervisor.replies[protocol.ListRequest] = lambda message: protocol.ModelList(
@@ -267,7 +267,7 @@ def test_supervisor_that_stays_away_is_told_with_a_time_to_retry(stage: Any, mon
 def test_question_whose_answer_was_lost_is_an_error(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         client = await world.connect()
-        client.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await world.supervisor.expect(protocol.ListRequest)
         await world.supervisor.stop()
         assert (await client.read_response()).status == 503

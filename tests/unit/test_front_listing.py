@@ -21,8 +21,9 @@ def test_model_is_listed_in_the_routers_words() -> None:
         state=State.READY,
         aliases=("b",),
         path="/m/a.gguf",
+        args=("--model", "/m/a.gguf"),
         memory=ModelMemory(effective=Breakdown(n_ctx=4096)),
-        facts=Facts(n_ctx_train=8192),
+        facts=Facts(n_ctx=4096, n_ctx_train=8192, n_embd=64, n_vocab=260, n_params=10, size_bytes=20),
     )
     listed = msgspec.json.decode(msgspec.json.encode(format_model(model, 1000)))
     memory = listed.pop("memory")
@@ -34,7 +35,10 @@ def test_model_is_listed_in_the_routers_words() -> None:
         "created": 1000,
         "path": "/m/a.gguf",
         "context_length": 4096,
-        "status": {"value": "loaded"},
+        "status": {"value": "loaded", "args": ["--model", "/m/a.gguf"]},
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "source": "preset",
+        "meta": {"n_ctx": 4096, "n_ctx_train": 8192, "n_embd": 64, "n_vocab": 260, "n_params": 10, "size": 20},
     }
     assert memory["effective"] == {"n_ctx": 4096, "devices": []}
 
@@ -54,13 +58,28 @@ def test_states_have_the_routers_values() -> None:
 def test_failed_model_says_how_it_ended() -> None:
     failure = LoadFailure(result="exit-code", exit_code=7, message="no such tensor")
     status = format_status(ModelStatus(name="a", state=State.FAILED, failure=failure))
-    assert status == {"value": "unloaded", "failed": True, "exit_code": 7, "reason": "no such tensor"}
+    assert status == {"value": "unloaded", "args": [], "failed": True, "exit_code": 7, "reason": "no such tensor"}
     assert "failed" not in format_status(ModelStatus(name="a", state=State.READY, failure=failure))
 
 
 def test_invalid_model_is_listed_with_the_reason() -> None:
     status = format_status(ModelStatus(name="a", state=State.UNLOADED, invalid="no file"))
-    assert status == {"value": "unloaded", "failed": True, "reason": "no file"}
+    assert status == {"value": "unloaded", "args": [], "failed": True, "reason": "no file"}
+
+
+def test_model_that_does_not_run_has_no_meta_and_one_found_in_a_directory_says_so() -> None:
+    facts = Facts(n_ctx_train=8192, input_modalities=("text", "image"))
+    listed = format_model(ModelStatus(name="a", state=State.UNLOADED, facts=facts, found=True), 0)
+    assert "meta" not in listed
+    assert listed["source"] == "models_dir"
+    assert listed["architecture"]["input_modalities"] == ["text", "image"]
+    assert "meta" in format_model(ModelStatus(name="a", state=State.SLEEPING, facts=facts), 0)
+
+
+def test_load_that_has_not_begun_has_a_stage_and_a_number() -> None:
+    progress = format_status(ModelStatus(name="a", state=State.LOADING))["progress"]
+    assert (progress["current"], progress["value"]) == ("queued", 0.0)
+    assert progress["current"] in progress["stages"]
 
 
 def test_loading_model_says_how_far_it_is() -> None:

@@ -1,0 +1,172 @@
+"""Who listens to `GET /models/sse`, and how do the events get there?
+
+The front asks the supervisor to tell it of changes when the first client wants to know, and from then on for good: a
+client that comes back must find what it missed. Each client goes through the log at its own pace; one that does not
+read is sent nothing more until it does, and the whole picture when the log has forgotten what it missed. So a slow
+client costs no memory. A stop ends all of these streams at once: they never end by themselves.
+"""
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING
+
+from llamactl.errors import LlamactlError
+from llamactl.front.control import Reply
+from llamactl.front.events import EventLog
+from llamactl.front.headers import LAST_CHUNK, format_chunk, format_stream_head
+from llamactl.front.wire import RequestHead
+from llamactl.protocol import ModelList, ModelNotice, ModelRemoved, ModelsChanged, SubscribeRequest
+
+if TYPE_CHECKING:
+    from llamactl.front.client import ClientConnection
+    from llamactl.front.service import Front
+
+KEEP_ALIVE_S = 15.0
+
+
+class Subscribers:
+    """All clients of `/models/sse`."""
+
+    def __init__(self, front: "Front") -> None:
+        self.log = EventLog(os.urandom(4).hex())
+        self._front = front
+        self._streams: set[EventStream] = set()
+        self._due_timer: asyncio.TimerHandle | None = None
+        self._keep_alive_timer: asyncio.TimerHandle | None = None
+
+    # --- the supervisor ---
+
+    def handle_connected(self) -> None:
+        """A supervisor is there (again): ask what has changed, if anybody ever wanted to know."""
+        if self.log.known is not None:
+            self._front.control.ask(lambda number: SubscribeRequest(id=number), self._take_reply)
+
+    def _take_reply(self, reply: Reply | LlamactlError) -> None:
+        if isinstance(reply, ModelList):
+            self.take_models(reply)
+
+    def take_models(self, models: ModelList) -> None:
+        self.log.take_models(models.models, time.monotonic())
+        self._pump()
+
+    def handle_message(self, message: ModelNotice | ModelRemoved | ModelsChanged) -> None:
+        match message:
+            case ModelNotice():
+                self.log.take_model(message.model, time.monotonic())
+            case ModelRemoved():
+                self.log.take_removed(message.model)
+            case ModelsChanged():
+                self.log.take_reload()
+
+    def handle_batch_end(self) -> None:
+        self._pump()
+
+    # --- streams ---
+
+    def add(self, stream: "EventStream") -> None:
+        self._streams.add(stream)
+        if self._keep_alive_timer is None:
+            self._keep_alive_timer = self._front.loop.call_later(KEEP_ALIVE_S, self._keep_alive)
+
+    def discard(self, stream: "EventStream") -> None:
+        self._streams.discard(stream)
+
+    def close(self) -> None:
+        for stream in list(self._streams):
+            stream.end()
+        for timer in (self._due_timer, self._keep_alive_timer):
+            if timer is not None:
+                timer.cancel()
+        self._due_timer = self._keep_alive_timer = None
+
+    def _pump(self) -> None:
+        for stream in list(self._streams):
+            stream.pump()
+        due_s = self.log.next_due_s()
+        if due_s is not None and self._due_timer is None:
+            self._due_timer = self._front.loop.call_later(max(0.0, due_s - time.monotonic()), self._tell_due)
+
+    def _tell_due(self) -> None:
+        self._due_timer = None
+        self.log.tell_due(time.monotonic())
+        self._pump()
+
+    def _keep_alive(self) -> None:
+        self._keep_alive_timer = None
+        for stream in list(self._streams):
+            stream.keep_alive()
+        if self._streams:
+            self._keep_alive_timer = self._front.loop.call_later(KEEP_ALIVE_S, self._keep_alive)
+
+
+class EventStream:
+    """One client."""
+
+    def __init__(self, front: "Front", client: "ClientConnection", head: RequestHead) -> None:
+        self._front = front
+        self._client = client
+        self._head = head
+        self._chunked = head.minor == 1
+        self._number: int | None = None
+        """The last event that it was sent; None: it must begin with all models."""
+        self._was_sent = False
+        """Since the last time that keep_alive looked."""
+
+    def start(self) -> None:
+        """Send the head and what is there. The log knows the models."""
+        subscribers = self._front.subscribers
+        record = self._client.record
+        record.status = 200
+        record.first_byte_s = time.monotonic() - record.began_s
+        keep_alive = self._chunked and self._client.may_keep_alive(self._head)
+        self._client.send(format_stream_head(self._head.minor, keep_alive, record.added))
+        if self._head.method == b"HEAD":
+            self._client.end_exchange(keep_alive)
+            return
+        self._client.begin(self)
+        self._number = subscribers.log.parse_id(self._head.find(b"last-event-id"))
+        subscribers.add(self)
+        if self._front.stopping:
+            self.end()
+        else:
+            self.pump()
+
+    def pump(self) -> None:
+        """Send what it has not been sent, unless it does not read."""
+        if self._client.congested:
+            return
+        log = self._front.subscribers.log
+        events = log.format_since(self._number) if self._number is not None else None
+        if events is None:
+            events = log.format_snapshot(int(time.time()))
+        self._number = log.number
+        if events:
+            self._send(events)
+
+    def keep_alive(self) -> None:
+        if not self._was_sent and not self._client.congested:
+            self._send(b": keep-alive\n\n")
+        self._was_sent = False
+
+    def end(self) -> None:
+        self._front.subscribers.discard(self)
+        if self._chunked:
+            self._client.send(LAST_CHUNK)
+        self._client.end_exchange(keep_alive=False)
+
+    def _send(self, data: bytes) -> None:
+        self._was_sent = True
+        self._client.record.sent_bytes += len(data)
+        self._client.send(format_chunk(data) if self._chunked else data)
+
+    # --- for the client's connection ---
+
+    def cancel(self) -> None:
+        self._front.subscribers.discard(self)
+
+    def pause(self) -> None:
+        """`pump` sees it."""
+
+    def resume(self) -> None:
+        self.pump()
