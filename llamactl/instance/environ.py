@@ -4,6 +4,7 @@ A child has no command line beyond its role and reads no configuration file: the
 restart of the supervisor, so it is the one place where the settings of a running instance can be looked up.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.protocol import ChildRole
+from llamactl.protocol import Breakdown, ChildRole
 from llamactl.settings import ModelSettings, decode_spec
 
 T = TypeVar("T")
@@ -33,6 +34,10 @@ class ChildEnvironment:
     """What fitting must leave free, by device; "" is every device not named."""
     host_room_bytes: int | None = None
     """What fitting may take of main memory; None: all that this process may use."""
+    measured: Breakdown | None = None
+    """What the model took at the largest context that fitted when it was measured; None: nobody knows."""
+    load_stall_s: float = 120.0
+    """How long a load may go without progress: by so much each progress extends the unit's start time-out."""
     extra_bufts: bool = True
     rpc_servers: tuple[str, ...] = ()
     devices_only: bool = False
@@ -57,6 +62,18 @@ def parse_environment(role: ChildRole, environ: Mapping[str, str]) -> ChildEnvir
     host_room = environ.get("LLAMACTL_HOST_ROOM", "")
     if host_room and not (host_room.isascii() and host_room.isdecimal()):
         raise _refuse("LLAMACTL_HOST_ROOM", f"{host_room!r} is not a number of bytes")
+    measured = environ.get("LLAMACTL_MEASURED", "")
+    try:
+        breakdown = msgspec.json.decode(measured, type=Breakdown) if measured else None
+    except msgspec.DecodeError as error:
+        raise _refuse("LLAMACTL_MEASURED", str(error)) from None
+    load_stall = environ.get("LLAMACTL_LOAD_STALL") or "120"
+    try:
+        load_stall_s = float(load_stall)
+    except ValueError:
+        load_stall_s = -1.0
+    if not 0 < load_stall_s < math.inf:
+        raise _refuse("LLAMACTL_LOAD_STALL", f"{load_stall!r} is not a number of seconds above 0")
     extra_bufts = environ.get("LLAMACTL_EXTRA_BUFTS") or "1"
     if extra_bufts not in ("0", "1"):
         raise _refuse("LLAMACTL_EXTRA_BUFTS", f"{extra_bufts!r} is neither 0 nor 1")
@@ -69,6 +86,8 @@ def parse_environment(role: ChildRole, environ: Mapping[str, str]) -> ChildEnvir
         report=Path(_require(environ, "LLAMACTL_REPORT")),
         margins_bytes=margins,
         host_room_bytes=int(host_room) if host_room else None,
+        measured=breakdown,
+        load_stall_s=load_stall_s,
         extra_bufts=extra_bufts == "1" and settings.repack,
         devices_only=environ.get("LLAMACTL_DEVICES_ONLY", "") == "1",
         device_ids=_decode_table(environ, "LLAMACTL_DEVICE_IDS", dict[str, str]),

@@ -37,10 +37,6 @@ ACK_TIMEOUT_S = 5.0
 """How long a last report, and the one before the warm-up, wait for the supervisor."""
 NO_SUPERVISOR_S = 1.0
 """The same where none is connected: it may be about to come back."""
-LOAD_EXTENSION_S = 600.0
-"""By how much each sign of progress extends the unit's start time-out. Long: it is the supervisor that judges a
-stall.
-"""
 HANG_S = 120.0
 HANG_PER_TOKEN_S = 1.0
 """A step that takes longer than both together hangs. Generous: a large model on a slow machine is no hang."""
@@ -81,7 +77,7 @@ class Instance:
         listener = _bind_socket(self._environment.socket)
         self._link.start()
         self._link.send(ChildState.LOADING, stage="starting")
-        self._notifier.extend_timeout(LOAD_EXTENSION_S)
+        self._notifier.extend_timeout(self._environment.load_stall_s)
         loading = asyncio.ensure_future(asyncio.to_thread(self._load))
         # Both on threads: importing the server takes as long as loading a small model.
         await asyncio.to_thread(_import_server)
@@ -107,7 +103,7 @@ class Instance:
         return load(self._environment, self._report_stage, self._report_progress, self._stopping.is_set)
 
     def _report_stage(self, stage: str) -> None:
-        self._notifier.extend_timeout(LOAD_EXTENSION_S)
+        self._notifier.extend_timeout(self._environment.load_stall_s)
         if stage == "warmup":
             asyncio.run_coroutine_threadsafe(self._announce_warm_up(), self._loop).result()
         else:
@@ -123,7 +119,7 @@ class Instance:
         stopping.cancel()
 
     def _report_progress(self, fraction: float) -> None:
-        self._notifier.extend_timeout(LOAD_EXTENSION_S)
+        self._notifier.extend_timeout(self._environment.load_stall_s)
         self._notifier.status(f"loading {fraction:.0%}")
         self._loop.call_soon_threadsafe(lambda: self._link.send(ChildState.LOADING, stage="model", progress=fraction))
 

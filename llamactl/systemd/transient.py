@@ -21,9 +21,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+import msgspec
+
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import DEVICES_SLUG, MODEL_SLICE, Role
 from llamactl.paths import Paths
+from llamactl.protocol import Breakdown
 from llamactl.settings import ModelSettings, encode_spec
 from llamactl.systemd.extra import APPENDED, parse_extra
 
@@ -69,6 +72,7 @@ def choose_model_properties(
     margins_bytes: Mapping[str, int],
     extra_bufts: bool,
     host_room_bytes: int | None = None,
+    measured: Breakdown | None = None,
     gpu_groups: Sequence[str] = (),
     log_level: str = "info",
 ) -> dict[str, Any]:
@@ -85,8 +89,11 @@ def choose_model_properties(
         margins_bytes=margins_bytes,
         extra_bufts=extra_bufts,
         host_room_bytes=host_room_bytes,
+        measured=measured,
         log_level=log_level,
     )
+    if stall_s > 0:
+        environment["LLAMACTL_LOAD_STALL"] = str(stall_s)
     properties = {
         "Description": f"llamactl model {settings.name}",
         "Type": "notify",
@@ -191,6 +198,7 @@ def environment_of(
     margins_bytes: Mapping[str, int],
     extra_bufts: bool,
     host_room_bytes: int | None = None,
+    measured: Breakdown | None = None,
     log_level: str = "info",
 ) -> dict[str, str]:
     """What a child finds in its environment; a restarted supervisor reads it back from systemd.
@@ -205,6 +213,7 @@ def environment_of(
         "LLAMACTL_REPORT": str(paths.report_socket),
         "LLAMACTL_MARGINS": json.dumps(dict(margins_bytes), sort_keys=True),
         "LLAMACTL_HOST_ROOM": "" if host_room_bytes is None else str(host_room_bytes),
+        "LLAMACTL_MEASURED": "" if measured is None else msgspec.json.encode(measured).decode(),
         "LLAMACTL_RPC": ",".join(settings.rpc),
         "LLAMACTL_EXTRA_BUFTS": "1" if extra_bufts else "0",
         "LLAMACTL_LOG_LEVEL": log_level,

@@ -76,8 +76,8 @@ def test_load_goes_through_its_stages_in_order(tiny: Path, tmp_path: Path) -> No
 
 
 def test_systemd_hears_of_readiness_after_the_warm_up_and_only_once(tiny: Path, tmp_path: Path) -> None:
-    with run_child(tmp_path, "serve", make_settings(tiny)) as child:
-        assert child.wait_for_notification("EXTEND_TIMEOUT_USEC=")
+    with run_child(tmp_path, "serve", make_settings(tiny), LLAMACTL_LOAD_STALL="7.5") as child:
+        assert child.wait_for_notification("EXTEND_TIMEOUT_USEC=") == "EXTEND_TIMEOUT_USEC=7500000"
         assert child.wait_for_notification("READY=1") == "READY=1"
         child.supervisor.wait_for("ready")
         child.terminate()

@@ -80,6 +80,11 @@ def test_fractions_of_seconds_are_no_zero() -> None:
     assert choose(stall_s=0)["TimeoutStartUSec"] == (1 << 64) - 1
 
 
+def test_instance_is_told_by_how_much_progress_extends_its_start() -> None:
+    assert "LLAMACTL_LOAD_STALL=0.25" in choose(stall_s=0.25)["Environment"]
+    assert not any("LOAD_STALL" in entry for entry in choose(stall_s=0)["Environment"])
+
+
 def test_dollars_in_arguments_are_kept() -> None:
     properties = choose_model_properties(
         SETTINGS,
