@@ -22,7 +22,7 @@ from llamactl.sched.core import Core
 from llamactl.sched.events import Refuse, StartInstance
 from llamactl.sched.evict import Candidate, Outcome, Plan, Room, choose_drains, choose_victims
 from llamactl.sched.instances import Instance, Model, Reason
-from llamactl.sched.memory import HOST, is_self_fitting, list_claimed_devices, sum_per_account
+from llamactl.sched.memory import HOST, is_self_fitting, list_claimed_devices
 from llamactl.sched.queue import Entry
 from llamactl.sched.readings import ask_devices
 from llamactl.sched.takedown import begin_takedown, call_off_takedown
@@ -32,7 +32,7 @@ Needs = Mapping[str, int] | None
 
 
 def get_needs(model: Model) -> Needs:
-    return sum_per_account(model.min) if model.min is not None else None
+    return model.get_needs()
 
 
 def is_to_be_measured(model: Model) -> bool:
@@ -42,21 +42,53 @@ def is_to_be_measured(model: Model) -> bool:
 
 def admit_loads(core: Core, now: float) -> None:
     """Start what can start, make room for the first that cannot, and call off what is not needed any more."""
-    head: tuple[Model, Needs] | None = None
+    core.head, core.head_short, core.overdue_s = "", None, None
     wanted: set[str] = set()
-    core.overdue_s = None
+    left: dict[str, int] | None = {}
     for entry in core.queue:
         model = core.models[entry.model]
         if model.instance is not None:
             continue
         if is_to_be_measured(model):
             core.set_stage(entry, Stage.MEASURING)
-        elif head is None:
+        elif not core.head:
             waits, keep = _pursue(core, model, entry, now)
             if waits:
-                head, wanted = (model, get_needs(model)), keep
-        else:
-            _try_beside(core, model, entry, head, now)
+                core.head, wanted = model.name, keep
+                left = _measure_left(core)
+        elif _try_beside(core, model, entry, left, now):
+            left = _measure_left(core)
+    _call_off_unwanted(core, wanted, now)
+
+
+def admit_head(core: Core, now: float) -> None:
+    """The same when no memory and no place has come or gone: only what the head needs can be decided differently."""
+    entry = core.queue.get(core.head)
+    model = core.models.get(core.head)
+    if entry is None or model is None or model.instance is not None:
+        core.dirty = core.dirty or bool(core.head)
+        return
+    core.head_short, core.overdue_s = None, None
+    waits, wanted = _pursue(core, model, entry, now)
+    if waits:
+        _call_off_unwanted(core, wanted, now)
+    else:
+        core.dirty = True
+
+
+def admit_fresh(core: Core, names: list[str], now: float) -> None:
+    """The same when nothing has changed but that these were queued behind a head."""
+    for name in names:
+        entry, model = core.queue.get(name), core.models.get(name)
+        if entry is None or model is None or model.instance is not None:
+            continue
+        if is_to_be_measured(model):
+            core.set_stage(entry, Stage.MEASURING)
+        elif name != core.head:
+            _try_beside(core, model, entry, _measure_left(core), now)
+
+
+def _call_off_unwanted(core: Core, wanted: set[str], now: float) -> None:
     for model, instance in core.list_running():
         takedown = instance.takedown
         if takedown is None or takedown.reason is not Reason.EVICTED or model.name in wanted:
@@ -84,6 +116,7 @@ def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, s
         return True, recalled
     room = take_snapshot(core, needs or {}, now)
     plan = choose_victims(room)
+    core.head_short = frozenset(plan.shortages) | (frozenset({""}) if plan.slots_short else frozenset())
     if plan.hopeless and core.settings.strict:
         _refuse(core, entry, explain.refuse_hopeless(core, model, plan, needs or {}))
         return False, set()
@@ -109,7 +142,7 @@ def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, s
 
 
 def _wait(core: Core, entry: Entry, waiting_for: tuple[str, ...], why: str) -> None:
-    names = tuple(dict.fromkeys(waiting_for))
+    names = tuple(sorted(set(waiting_for)))
     core.set_stage(entry, Stage.WAITING, None, names)
     if entry.said != (names, why):
         entry.said = (names, why)
@@ -160,27 +193,32 @@ def _drain_overdue(core: Core, entry: Entry, room: Room, now: float) -> set[str]
 # --- those behind it ---
 
 
-def _try_beside(core: Core, model: Model, entry: Entry, head: tuple[Model, Needs], now: float) -> None:
-    """Start an entry that takes nothing of what the head needs."""
-    head_model, head_needs = head
+def _measure_left(core: Core) -> dict[str, int] | None:
+    """Bytes per account that are free beside what the head needs; accounts without a limit are left out. None: nothing
+    may start beside it, because nobody knows what it needs, it may need the last place, or too little is known yet.
+    """
+    needs = get_needs(core.models[core.head])
+    if needs is None or _is_short_of_slots(core, 2) or (core.recovery is not None and core.list_unreported()):
+        return None
+    ledger = core.ledger
+    capacities = ledger.list_capacities({*ledger.accounts, HOST})
+    return {name: size - ledger.held.get(name, 0) - needs.get(name, 0) for name, size in capacities.items()}
+
+
+def _try_beside(core: Core, model: Model, entry: Entry, left: dict[str, int] | None, now: float) -> bool:
+    """Start an entry that takes nothing of what the head needs. Whether it was started."""
     needs = get_needs(model)
     if (
-        needs is None
-        or head_needs is None
-        or (core.recovery is not None and core.list_unreported())
+        left is None
+        or needs is None
+        or any(size > left[name] for name, size in needs.items() if name in left)
         or find_conflicts(core, model, needs)
-        or _is_short_of_slots(core, 2)
         or ask_devices(core, needs, now)
     ):
-        core.set_stage(entry, Stage.QUEUED, None, (head_model.name,))
-        return
-    both = {name: size + head_needs.get(name, 0) for name, size in needs.items()}
-    if core.ledger.find_shortages(both):
-        core.set_stage(entry, Stage.QUEUED, None, (head_model.name,))
-        return
-    plan = choose_victims(take_snapshot(core, needs, now))
-    if plan.outcome is Outcome.FITS:
-        spawn(core, model, entry, plan, now, promised=head_needs)
+        core.set_stage(entry, Stage.QUEUED, None, (core.head,))
+        return False
+    spawn(core, model, entry, None, now, promised=get_needs(core.models[core.head]))
+    return True
 
 
 def _is_short_of_slots(core: Core, more: int) -> bool:
@@ -235,7 +273,7 @@ def _describe(core: Core, model: Model, instance: Instance, now: float) -> Candi
         silent=not instance.connected,
         leaving=stopping or (takedown is not None and takedown.ordered) or (going and not busy),
         draining=takedown is not None and takedown.drain and not takedown.ordered and busy,
-        recalled=evicting and takedown is not None and not takedown.drain,
+        recalled=evicting and takedown is not None and not (takedown.drain and busy),
         goes_first=model.removed,
     )
 
@@ -272,7 +310,7 @@ def spawn(core: Core, model: Model, entry: Entry, plan: Plan | None, now: float,
     core.ledger.charge(model.name, needs or {})
     core.set_stage(entry, Stage.STARTING)
     core.record("instance spawned", model.name, generation=instance.generation)
-    core.emit(StartInstance(settings, instance.generation, margins, instance.extra_bufts, host_room))
+    core.emit(StartInstance(settings, instance.generation, margins, instance.extra_bufts, host_room, model.max))
 
 
 def list_margins(core: Core, promised: Mapping[str, int]) -> dict[str, int]:

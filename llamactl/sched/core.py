@@ -60,8 +60,17 @@ class Core:
         self.generations = 0
         self.overdue_s: float | None = None
         """When the head of the queue will have waited for too long; None where nothing that is busy keeps it."""
+        self.head = ""
+        """The first queued model that has to wait."""
+        self.head_short: frozenset[str] | None = None
+        """Accounts on which the head lacks memory, and "" for a place; None where something else keeps it."""
         self.effects: list[Effect] = []
         self.dirty = False
+        """Memory, places or loads have changed: every queued load is to be decided anew."""
+        self.nudged = False
+        """Something may go now, or may not go any more: what the head needs is to be decided anew."""
+        self.fresh: list[str] = []
+        """Models that have just been queued."""
 
     @property
     def settings(self) -> GlobalSettings:
@@ -111,6 +120,11 @@ class Core:
     def list_unreported(self) -> list[str]:
         """Instances found at the start that have not reported yet."""
         return [model.name for model, instance in self.list_running() if instance.is_unknown]
+
+    def is_in_the_way(self, model: str) -> bool:
+        """Whether an instance's going would help the head of the queue."""
+        short = self.head_short
+        return short is not None and ("" in short or not short.isdisjoint(self.ledger.holds.get(model, ())))
 
     def is_unsettled(self, model: Model, account: str) -> bool:
         """Whether an instance's charge on an account and what it has allocated there may differ now."""

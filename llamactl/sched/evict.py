@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 
 class Why(StrEnum):
     """Why an instance goes or stays, in the words of the journal."""
@@ -37,12 +39,11 @@ class Outcome(StrEnum):
     PINNED = "pinned"
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """One instance, as the rule sees it."""
 
     model: str
-    holds: Mapping[str, int] = field(default_factory=dict)
+    holds: Mapping[str, int] = {}
     priority: int = 0
     last_used_s: float = 0.0
     busy_since_s: float = 0.0
@@ -139,7 +140,12 @@ class _Space:
         return {name: size for name, size in missing.items() if size > 0}
 
     def is_helped_by(self, candidate: Candidate) -> bool:
-        return self.slots_short > 0 or any(candidate.holds.get(name, 0) > 0 for name in self.list_short())
+        return bool(self.list_helpful((candidate,)))
+
+    def list_helpful(self, candidates: Iterable[Candidate]) -> set[str]:
+        """Those that hold something of what is short."""
+        short, slots_short = self.list_short(), self.slots_short > 0
+        return {c.model for c in candidates if slots_short or any(c.holds.get(name, 0) > 0 for name in short)}
 
 
 def judge_candidate(candidate: Candidate) -> Why | None:
@@ -170,7 +176,7 @@ def choose_victims(room: Room) -> Plan:
     space = _Space(room)
     shortages, slots_short = space.measure_shortages(), space.slots_short
     judged = {candidate.model: judge_candidate(candidate) for candidate in room.candidates}
-    helpful = {candidate.model for candidate in room.candidates if space.is_helped_by(candidate)}
+    helpful = space.list_helpful(room.candidates)
     reasons = {
         model: why or (Why.NOT_NEEDED if model in helpful else Why.NO_HELP) for model, why in sorted(judged.items())
     }

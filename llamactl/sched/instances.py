@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from llamactl.protocol import Breakdown, Facts, LoadFailure, MemoryStatus, Note, State
 from llamactl.sched.events import Holder, Waiter
+from llamactl.sched.memory import sum_per_account
 from llamactl.sched.states import check_transition
 from llamactl.settings import ModelSettings
 
@@ -149,6 +150,9 @@ class Model:
     min: Breakdown | None = None
     max: Breakdown | None = None
     facts: Facts | None = None
+    needs_of: Breakdown | None = None
+    needs: dict[str, int] | None = None
+    """Bytes per account of `needs_of`, so that they are summed up once."""
     measure_error: str = ""
     measure_attempts: int = 0
 
@@ -163,6 +167,12 @@ class Model:
         settings = self.settings or (self.instance.settings if self.instance is not None else None)
         assert settings is not None, f"model {self.name!r} has neither settings nor an instance"
         return settings
+
+    def get_needs(self) -> dict[str, int] | None:
+        """Bytes per account that a load must find; None: nobody knows."""
+        if self.needs_of is not self.min:
+            self.needs_of, self.needs = self.min, sum_per_account(self.min) if self.min is not None else None
+        return self.needs
 
     def is_pinned(self) -> bool:
         if self.instance is not None and self.instance.note.pinned is not None:

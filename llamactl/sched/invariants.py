@@ -20,7 +20,8 @@ def check_invariants(core: Core) -> None:
         _check_model(core, model)
     _check_queue(core)
     _check_measuring(core)
-    assert not core.dirty, "an event was handled, and not decided upon to the end"
+    undecided = core.dirty or core.nudged or bool(core.fresh)
+    assert not undecided, "an event was handled, and not decided upon to the end"
     assert not core.effects, "effects were left behind"
 
 

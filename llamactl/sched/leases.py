@@ -18,6 +18,7 @@ def grant_lease(core: Core, instance: Instance, waiter: Waiter, now: float) -> N
     lease = instance.leases.setdefault(holder, Lease(busy=False, busy_since_s=now))
     if not lease.busy:
         lease.busy, lease.busy_since_s = True, now
+        core.nudged = core.nudged or core.is_in_the_way(instance.model)
     if instance.recalls_out.get(holder):
         instance.stale_returns[holder] = instance.recalls_out[holder]
     instance.last_used_s = max(instance.last_used_s, now)
@@ -34,7 +35,7 @@ def serve_waiters(core: Core, model: Model, now: float) -> None:
     for waiter, since_s in entry.loads.items():
         core.emit(Complete(waiter, model.name, max(0.0, now - since_s)))
     core.queue.remove(model.name)
-    core.dirty = True
+    core.nudged = True
 
 
 def send_note(core: Core, instance: Instance) -> None:

@@ -25,7 +25,8 @@ def handle_instance_reported(core: Core, event: InstanceReported, now: float) ->
         return
     model, instance = found
     first = not instance.reported
-    core.dirty = core.dirty or first or not instance.connected or instance.requests != event.busy
+    core.dirty = core.dirty or first
+    core.nudged = core.nudged or not instance.connected or instance.requests != event.busy
     instance.connected = instance.reported = True
     instance.requests = max(0, event.busy)
     instance.hinted_until_s = now + RECALL_S if instance.requests and not instance.leases else 0.0
@@ -139,7 +140,7 @@ def handle_instance_silent(core: Core, event: InstanceSilent, now: float) -> Non
             call_off_takedown(core, model, "its report connection is down", now)
         else:
             advance_takedown(core, model, now)
-    core.dirty = True
+    core.nudged = True
 
 
 # --- the end ---

@@ -31,6 +31,7 @@ def start_measure(core: Core) -> None:
     queue.remove(name)
     queue.current, queue.dropped, queue.reported = name, False, False
     model.memory = MemoryStatus.MEASURING
+    core.dirty = core.dirty or name in core.queue
     core.emit(
         StartMeasure(
             model.get_settings(),

@@ -117,7 +117,10 @@ def _join(core: Core, model: Model, entry: Entry, waiter: Waiter | None, now: fl
         core.emit(TellProgress(waiter, entry.stage, entry.fraction, entry.waiting_for))
     if model.state is State.SLEEPING and instance is not None and instance.takedown is None:
         begin_takedown(core, model, Reason.ASLEEP, now, drain=True)
-    core.dirty = True
+    if instance is not None:
+        core.nudged = core.nudged or core.is_in_the_way(model.name)
+    elif entry.stage is Stage.QUEUED and not entry.waiting_for:
+        core.fresh.append(model.name)
 
 
 # --- unload ---
@@ -214,7 +217,7 @@ def handle_connection_gone(core: Core, holder: Holder, now: float) -> None:
         if instance.takedown is not None:
             instance.takedown.unanswered.pop(holder, None)
             advance_takedown(core, model, now)
-        core.dirty = core.dirty or lease is not None
+        core.nudged = core.nudged or lease is not None
 
 
 # --- time ---

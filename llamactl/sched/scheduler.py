@@ -21,7 +21,7 @@ from llamactl.sched import (
     status,
     takedown,
 )
-from llamactl.sched.admission import admit_loads
+from llamactl.sched.admission import admit_fresh, admit_head, admit_loads
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Lease, Reason
 
@@ -34,43 +34,27 @@ class Scheduler:
 
     def __init__(self) -> None:
         self._core = Core()
+        self._deadline_s: float | None = None
 
     def handle(self, event: events.Event, now: float) -> list[events.Effect]:
         """Take a fact, and say what shall be done. Late and senseless events change nothing."""
         core = self._core
         _HANDLERS[type(event)](core, event, now)
-        _expire(core, now)
+        if self._deadline_s is not None and now >= self._deadline_s:
+            _expire(core, now)
         for _ in range(MAX_ROUNDS):
-            if not core.dirty:
+            if not (core.dirty or core.nudged or core.fresh):
                 break
-            core.dirty = False
-            if core.started:
-                configure.end_recovery(core, now)
-                admit_loads(core, now)
-                measuring.start_measure(core)
+            _decide(core, now)
         else:
             raise AssertionError("the scheduler does not come to an end")
         effects, core.effects = core.effects, []
+        self._deadline_s = _find_deadline(core)
         return effects
 
     def next_deadline(self) -> float | None:
         """When a Tick is due at the latest, on the clock of `now`; None: only events can change anything."""
-        core = self._core
-        deadlines: list[float] = []
-        if core.recovery is not None:
-            deadlines.append(core.recovery.deadline_s)
-        if core.overdue_s is not None:
-            deadlines.append(core.overdue_s)
-        for model, instance in core.list_running():
-            deadlines += takedown.list_takedown_deadlines(instance)
-            if instance.doubted_until_s:
-                deadlines.append(instance.doubted_until_s)
-            if instance.hinted_until_s and len(core.queue):
-                deadlines.append(instance.hinted_until_s)
-            idle_s = model.get_idle_deadline() if core.recovery is None else None
-            if idle_s is not None:
-                deadlines.append(idle_s)
-        return min(deadlines, default=None)
+        return self._deadline_s
 
     # --- views ---
 
@@ -91,15 +75,55 @@ class Scheduler:
         """Models whose loads wait, in order."""
         return status.list_waiting(self._core)
 
+    def decide_again(self, now: float) -> list[events.Effect]:
+        """For tests: decide everything anew though nothing has happened. Must want nothing."""
+        self._core.dirty = True
+        return self.handle(events.Tick(), now)
+
     def check_invariants(self) -> None:
         """For tests. Raises AssertionError, with what is wrong."""
         invariants.check_invariants(self._core)
 
 
+def _decide(core: Core, now: float) -> None:
+    """Decide anew what may have changed."""
+    everything = core.dirty or not core.head
+    nudged, fresh = core.nudged, core.fresh
+    core.dirty, core.nudged, core.fresh = False, False, []
+    if not core.started:
+        return
+    configure.end_recovery(core, now)
+    if everything:
+        admit_loads(core, now)
+    else:
+        if nudged:
+            admit_head(core, now)
+        admit_fresh(core, fresh, now)
+    measuring.start_measure(core)
+
+
+def _find_deadline(core: Core) -> float | None:
+    deadlines: list[float] = []
+    if core.recovery is not None:
+        deadlines.append(core.recovery.deadline_s)
+    if core.overdue_s is not None:
+        deadlines.append(core.overdue_s)
+    for model, instance in core.list_running():
+        deadlines += takedown.list_takedown_deadlines(instance)
+        if instance.doubted_until_s:
+            deadlines.append(instance.doubted_until_s)
+        if instance.hinted_until_s and len(core.queue):
+            deadlines.append(instance.hinted_until_s)
+        idle_s = model.get_idle_deadline() if core.recovery is None else None
+        if idle_s is not None:
+            deadlines.append(idle_s)
+    return min(deadlines, default=None)
+
+
 def _expire(core: Core, now: float) -> None:
     """Everything whose time has come."""
     if core.overdue_s is not None and now >= core.overdue_s:
-        core.dirty = True
+        core.nudged = True
     if core.recovery is not None and now >= core.recovery.deadline_s:
         core.dirty = True
     for model, instance in core.list_running():
@@ -107,7 +131,7 @@ def _expire(core: Core, now: float) -> None:
         requests.expire_doubts(core, model, now)
         if instance.hinted_until_s and now >= instance.hinted_until_s:
             instance.hinted_until_s = 0.0
-            core.dirty = True
+            core.nudged = True
         idle_s = model.get_idle_deadline() if core.recovery is None else None
         if idle_s is not None and now >= idle_s and model.name not in core.queue:
             takedown.begin_takedown(core, model, Reason.IDLE, now)
@@ -136,7 +160,7 @@ def _handle_lease_idle(core: Core, event: events.LeaseIdle, now: float) -> None:
     takedown.note_use(instance, event.last_used_s, now)
     if not instance.count_busy():
         leases.send_note(core, instance)
-    core.dirty = True
+    core.nudged = core.nudged or core.is_in_the_way(event.model)
 
 
 def _handle_waiter_gone(core: Core, event: events.WaiterGone, now: float) -> None:

@@ -28,7 +28,7 @@ def begin_takedown(
     if before is not None:
         takedown.ordered, takedown.unanswered = before.ordered, before.unanswered
     instance.takedown = takedown
-    core.dirty = True
+    core.nudged = True
     for holder in instance.leases:
         _recall(core, instance, takedown, holder, now)
     advance_takedown(core, model, now)
@@ -70,7 +70,7 @@ def call_off_takedown(core: Core, model: Model, why: str, now: float) -> None:
     core.record(
         "victim spared", model.name, why=why, **({"for_model": takedown.for_model} if takedown.for_model else {})
     )
-    core.dirty = True
+    core.nudged = True
     serve_waiters(core, model, now)
 
 
@@ -101,7 +101,7 @@ def stop_unit(core: Core, model: Model, reason: Reason, for_model: str = "") -> 
         instance.takedown = Takedown(reason, drain=False, for_model=for_model)
     model.change_state(State.STOPPING)
     core.emit(StopUnit(model.name, instance.generation))
-    core.dirty = True
+    core.nudged = True
 
 
 # --- answers ---
@@ -123,7 +123,7 @@ def handle_recall_answered(core: Core, event: RecallAnswered, now: float) -> Non
         if stale:
             return
         instance.leases.pop(holder, None)
-        core.dirty = True
+        core.nudged = True
         if not instance.count_busy():
             send_note(core, instance)
         advance_takedown(core, model, now)
@@ -165,7 +165,7 @@ def handle_stop_answered(core: Core, event: StopAnswered, now: float) -> None:
     instance.hinted_until_s = now + RECALL_S
     if takedown.drain:
         takedown.retry_s = now + RECALL_S
-        core.dirty = True
+        core.nudged = True
         if not instance.connected:
             takedown.retry_s = None
             advance_takedown(core, model, now)
@@ -192,7 +192,7 @@ def handle_busy_lease(core: Core, model: Model, why: str, now: float) -> None:
     takedown = instance.takedown if instance is not None else None
     if takedown is not None and not takedown.drain and not takedown.ordered and model.state is not State.STOPPING:
         call_off_takedown(core, model, why, now)
-    core.dirty = True
+    core.nudged = True
 
 
 def recall_announced(core: Core, model: Model, holder: Holder, now: float) -> None:
@@ -227,6 +227,7 @@ def expire_takedown(core: Core, model: Model, now: float) -> None:
         lease = instance.leases.get(holder)
         if lease is not None:
             mark_busy(lease, now)
+    core.nudged = core.nudged or bool(silent)
     if silent and not takedown.drain:
         handle_busy_lease(core, model, "a front did not answer", now)
         return

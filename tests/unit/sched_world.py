@@ -7,6 +7,7 @@ scheduler's effects against it: nothing busy is stopped by an eviction, each req
 `settle` ends all requests and delivers everything; then nobody may be left waiting.
 """
 
+import copy
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -140,12 +141,23 @@ class World:
             self.open = {waiter for waiter in self.open if waiter[0] != event.holder}
         effects = self.scheduler.handle(event, self.now)
         self.scheduler.check_invariants()
+        if self.count % 16 == 0:
+            self.check_settled()
         if self.interrupt_next and effects:
             # The supervisor dies in the middle of what it wanted to do.
             effects = effects[: self.choose(len(effects) + 1)]
             self.interrupted = True
         for effect in effects:
             self.apply_effect(effect)
+
+    def check_settled(self) -> None:
+        """Only what may have changed is decided anew after an event. Deciding everything must come to the same."""
+        deadline = self.scheduler.next_deadline()
+        if deadline is None or deadline > self.now:
+            more = copy.deepcopy(self.scheduler).decide_again(self.now)
+            # What is known of a device grows old by itself.
+            asks = any(isinstance(effect, ev.ReadDevices) for effect in more)
+            assert asks or not more, f"something was left undecided: {more}"
 
     def apply_effect(self, effect: ev.Effect) -> None:
         match effect:
