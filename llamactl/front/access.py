@@ -32,32 +32,34 @@ _numbers = itertools.count(1)
 
 def choose_request_id(head: RequestHead | None) -> bytes:
     """The client's own X-Request-Id where it has a usable one, else a new one."""
-    taken = head.find(b"x-request-id") if head is not None else None
-    if taken is not None and _REQUEST_ID.fullmatch(taken):
-        return taken
+    if head is not None:
+        taken = head.cache.get("request id")
+        if taken is None:
+            taken = head.find(b"x-request-id") or b""
+            taken = head.cache["request id"] = taken if _REQUEST_ID.fullmatch(taken) else b""
+        if taken:
+            return taken
     return b"%b-%x" % (_process, next(_numbers))
 
 
 class RequestRecord:
     """One request. Times are seconds of CLOCK_MONOTONIC; `first_byte_s`, `waited_s`: since its start, and together."""
 
-    __slots__ = (
-        "added",
-        "began_s",
-        "completion_tokens",
-        "first_byte_s",
-        "is_cut",
-        "method",
-        "model",
-        "path",
-        "prompt_tokens",
-        "queued_s",
-        "received_bytes",
-        "request_id",
-        "sent_bytes",
-        "status",
-        "waited_s",
-    )
+    # Defaults of the class, not stores in every object: most requests never touch most of these.
+    model = ""
+    """Its own name, once a lease says it; empty for requests that the front answers."""
+    status = 0
+    """0: nothing was answered."""
+    queued_s = 0.0
+    """Since when it waits for a lease; 0: it does not."""
+    waited_s = 0.0
+    first_byte_s = 0.0
+    received_bytes = 0
+    sent_bytes = 0
+    prompt_tokens = 0
+    completion_tokens = 0
+    is_cut = False
+    """The answer did not end as it should have."""
 
     def __init__(self, method: bytes, path: bytes, request_id: bytes, added: bytes, now_s: float) -> None:
         self.method = method
@@ -66,20 +68,6 @@ class RequestRecord:
         self.added = added
         """Header lines that every answer to this request gets."""
         self.began_s = now_s
-        self.model = ""
-        """Its own name, once a lease says it; empty for requests that the front answers."""
-        self.status = 0
-        """0: nothing was answered."""
-        self.queued_s = 0.0
-        """Since when it waits for a lease; 0: it does not."""
-        self.waited_s = 0.0
-        self.first_byte_s = 0.0
-        self.received_bytes = 0
-        self.sent_bytes = 0
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
-        self.is_cut = False
-        """The answer did not end as it should have."""
 
     def take_usage(self, tail: bytes) -> None:
         """Read the tokens from the last bytes of a body that is complete."""
