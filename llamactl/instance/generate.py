@@ -16,6 +16,7 @@ from typing import Any
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.batch import Batch
 from llamactl.instance.bindings import llama
+from llamactl.instance.candidates import Candidates
 from llamactl.instance.engine import EngineBroken
 from llamactl.instance.jobs import (
     Deliveries,
@@ -24,13 +25,16 @@ from llamactl.instance.jobs import (
     FinishReason,
     GenerationRequest,
     Job,
+    ProgressEvent,
     TextEvent,
     Timings,
+    TokenInfo,
 )
 from llamactl.instance.model import Vocabulary
 from llamactl.instance.params import ModelTraits
-from llamactl.instance.sampling import SamplerChain
+from llamactl.instance.sampling import GrammarError, SamplerChain, TokenProbs
 from llamactl.instance.slots import Slot, choose_purges, choose_slot, count_cells, count_common_prefix
+from llamactl.instance.stats import Load, Stats
 from llamactl.instance.text import TextStream
 
 _DECODED, _NO_ROOM = 0, 1
@@ -56,6 +60,9 @@ class Sequence:
     started_s: float = 0.0
     first_token_s: float = 0.0
     output_index: int = -1
+    held_tokens: list[int] = field(default_factory=list)
+    """Generated since the last text that went out."""
+    held_infos: list[TokenInfo] = field(default_factory=list)
 
     @property
     def n_pending(self) -> int:
@@ -78,8 +85,11 @@ class Generator:
     _n_steps: int = 0
     _n_ended: int = 0
     _n_failed: int = 0
+    _candidates: Candidates | None = None
 
     def __post_init__(self) -> None:
+        self.stats = Stats()
+        self._refused: Deliveries = []
         self.slots = [Slot(index) for index in range(self.n_parallel)]
         self._batch = Batch(max(self.n_batch, self.n_parallel))
         self._memory = llama.llama_get_memory(self.context)
@@ -90,17 +100,32 @@ class Generator:
         request = job.request
         if not isinstance(request, GenerationRequest):
             raise TypeError("not a generation")
-        chain = SamplerChain(request.sampling, self.vocabulary.n_tokens, self.vocabulary.is_end, request.prompt)
+        try:
+            chain = SamplerChain(request.sampling, self.vocabulary, self.n_ctx, request.prompt)
+        except GrammarError as error:
+            refusal = LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot use the grammar: {error}")
+            self._refused.append((job, FailureEvent(refusal)))
+            return
         self._waiting.append(Sequence(job, request, list(request.prompt), TextStream(request.stops), chain))
 
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running)
+        return bool(self._waiting or self._running or self._refused)
+
+    def read_load(self) -> Load:
+        return Load(len(self._running), len(self._waiting))
+
+    def list_running(self) -> list[Sequence]:
+        """From any thread: a copy, each of whose sequences may change or end meanwhile."""
+        return list(self._running)
 
     def count_step_tokens(self) -> int:
         return self._batch.n_tokens
 
     def step(self) -> Deliveries:
         self._n_steps += 1
+        refused, self._refused = self._refused, []
+        if refused:
+            return refused
         self._drop_cancelled()
         self._admit()
         self._make_room()
@@ -108,16 +133,21 @@ class Generator:
         if not self._batch.n_tokens:
             return []
         failures = self._decode()
-        return failures if failures is not None else self._sample()
+        if failures is not None:
+            return failures
+        self.stats.n_decodes += 1
+        self.stats.n_busy += len(self._running)
+        return self._sample()
 
     def abandon(self) -> list[Job]:
         sequences = [*self._running, *self._waiting]
         for sequence in sequences:
             sequence.chain.close()
+        refused, self._refused = self._refused, []
         self._running.clear()
         self._waiting.clear()
         self._forget_cells()
-        return [sequence.job for sequence in sequences]
+        return [*(sequence.job for sequence in sequences), *(job for job, _ in refused)]
 
     # --- the parts of a step ----------------------------------------------------------------------
 
@@ -266,46 +296,96 @@ class Generator:
     def _sample(self) -> Deliveries:
         deliveries: Deliveries = []
         now_s = time.monotonic()
+        for sequence in self._running:
+            if sequence.request.wants_progress and not sequence.n_generated:
+                deliveries.append((sequence.job, _measure_progress(sequence, now_s)))
         for sequence in [s for s in self._running if s.output_index >= 0]:
             if not sequence.n_generated:
                 sequence.first_token_s = sequence.first_token_s or now_s
             if sequence.request.max_tokens == 0:
                 self._finish(sequence, FinishReason.LENGTH, "", deliveries)
                 continue
-            token = sequence.chain.sample(self.context, sequence.output_index)
+            if sequence.chain.is_plain:
+                token = sequence.chain.sample(self.context, sequence.output_index)
+            else:
+                sampled = self._sample_closely(sequence, deliveries)
+                if sampled is None:
+                    continue
+                token = sampled
             sequence.n_generated += 1
             if self.vocabulary.is_end(token):
                 self._finish(sequence, FinishReason.STOP, "", deliveries)
                 continue
             sequence.tokens.append(token)
+            sequence.held_tokens.append(token)
             text = sequence.text.feed(self.vocabulary.piece(token, special=sequence.request.special_text))
             if sequence.text.stopped_by is not None:
                 self._finish(sequence, FinishReason.STOP, text, deliveries)
             elif sequence.n_generated == sequence.request.max_tokens or len(sequence.tokens) >= self.n_ctx:
                 self._finish(sequence, FinishReason.LENGTH, text, deliveries)
             elif text:
-                deliveries.append((sequence.job, TextEvent(text, sequence.n_generated)))
+                deliveries.append((sequence.job, self._take_text(sequence, text, now_s)))
         return deliveries
+
+    def _sample_closely(self, sequence: Sequence, deliveries: Deliveries) -> int | None:
+        """The next token of a request with a grammar or with probabilities. None: the sequence has ended."""
+        if self._candidates is None:
+            self._candidates = Candidates(self.vocabulary.n_tokens)
+        sampled = sequence.chain.sample_closely(self.context, sequence.output_index, self._candidates)
+        if sampled.token is None:
+            if sampled.is_complete:
+                self._finish(sequence, FinishReason.STOP, "", deliveries)
+            else:
+                error = LlamactlError(ErrorCode.INVALID_REQUEST, "cannot continue: no token fits the grammar")
+                deliveries.append((sequence.job, FailureEvent(error)))
+                self._end(sequence)
+            return None
+        if sampled.probs is not None and not self.vocabulary.is_end(sampled.token):
+            sequence.held_infos.append(self._describe(sampled.probs))
+        return sampled.token
+
+    def _describe(self, probs: TokenProbs) -> TokenInfo:
+        piece = self.vocabulary.piece
+        top = [(token, piece(token, special=True), value) for token, value in probs.top]
+        return TokenInfo(probs.token, piece(probs.token, special=True), probs.value, top)
+
+    def _take_text(self, sequence: Sequence, text: str, now_s: float) -> TextEvent:
+        tokens, infos = tuple(sequence.held_tokens), tuple(sequence.held_infos)
+        sequence.held_tokens.clear()
+        sequence.held_infos.clear()
+        timings = _measure_timings(sequence, now_s) if sequence.request.wants_timings else None
+        return TextEvent(text, sequence.n_generated, tokens, infos, timings)
 
     def _finish(self, sequence: Sequence, reason: FinishReason, text: str, deliveries: Deliveries) -> None:
         if sequence.text.stopped_by is None:
             text += sequence.text.finish()
-        if text:
-            deliveries.append((sequence.job, TextEvent(text, sequence.n_generated)))
-        n_prompt = len(sequence.request.prompt)
+        else:
+            self._drop_stopped_tokens(sequence, text)
         now_s = time.monotonic()
-        timings = Timings(
-            cache_n=sequence.n_cached,
-            prompt_n=n_prompt - sequence.n_cached,
-            prompt_ms=(sequence.first_token_s - sequence.started_s) * 1e3,
-            predicted_n=sequence.n_generated,
-            predicted_ms=(now_s - sequence.first_token_s) * 1e3,
-        )
+        if text or sequence.held_infos:
+            deliveries.append((sequence.job, self._take_text(sequence, text, now_s)))
         event = FinishEvent(
-            reason, n_prompt, sequence.n_generated, sequence.n_cached, timings, sequence.text.stopped_by
+            reason,
+            len(sequence.request.prompt),
+            sequence.n_generated,
+            sequence.n_cached,
+            _measure_timings(sequence, now_s),
+            sequence.text.stopped_by,
+            -1 if sequence.slot is None else sequence.slot.id,
         )
         deliveries.append((sequence.job, event))
         self._end(sequence)
+
+    def _drop_stopped_tokens(self, sequence: Sequence, text: str) -> None:
+        """Tokens of which all the text belongs to a stop string, or comes after it, are not told of."""
+        length, n_kept = len(text.encode()), 0
+        for token in sequence.held_tokens:
+            if length <= 0:
+                break
+            length -= len(self.vocabulary.piece(token, special=sequence.request.special_text))
+            n_kept += 1
+        del sequence.held_tokens[n_kept:]
+        del sequence.held_infos[n_kept:]
 
     def _end(self, sequence: Sequence) -> None:
         """Frees the slot; what it holds stays for the next prompt that begins alike."""
@@ -314,3 +394,35 @@ class Generator:
         if sequence.slot is not None:
             sequence.slot.busy = False
         self._n_ended += 1
+        self._count(sequence)
+
+    def _count(self, sequence: Sequence) -> None:
+        stats = self.stats
+        stats.n_tokens_max = max(stats.n_tokens_max, len(sequence.tokens))
+        stats.n_prompt_cached += sequence.n_cached
+        if not sequence.first_token_s:
+            stats.n_prompt += max(0, sequence.n_past - sequence.n_cached)
+            stats.prompt_s += time.monotonic() - sequence.started_s
+            return
+        timings = _measure_timings(sequence, time.monotonic())
+        stats.n_prompt += timings.prompt_n
+        stats.prompt_s += timings.prompt_ms / 1e3
+        stats.n_predicted += timings.predicted_n
+        stats.predicted_s += timings.predicted_ms / 1e3
+
+
+def _measure_timings(sequence: Sequence, now_s: float) -> Timings:
+    return Timings(
+        cache_n=sequence.n_cached,
+        prompt_n=len(sequence.request.prompt) - sequence.n_cached,
+        prompt_ms=(sequence.first_token_s - sequence.started_s) * 1e3,
+        predicted_n=sequence.n_generated,
+        predicted_ms=(now_s - sequence.first_token_s) * 1e3,
+    )
+
+
+def _measure_progress(sequence: Sequence, now_s: float) -> ProgressEvent:
+    n_processed = min(sequence.n_past, len(sequence.request.prompt))
+    return ProgressEvent(
+        len(sequence.request.prompt), sequence.n_cached, n_processed, (now_s - sequence.started_s) * 1e3
+    )

@@ -32,13 +32,18 @@ class GenerationRequest:
     cache_prompt: bool = True
     special_text: bool = False
     """Whether control tokens are part of the text."""
+    wants_timings: bool = False
+    """With each piece of text."""
+    wants_progress: bool = False
+    """While the prompt is decoded."""
 
 
 @dataclass(frozen=True)
 class EmbeddingRequest:
-    """Prompts of which each becomes one vector."""
+    """Prompts of which each becomes one vector: of length 1, or as the model makes it (scores of a reranker)."""
 
     inputs: list[list[int]]
+    normalized: bool = True
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,37 @@ class Timings:
 
 
 @dataclass(frozen=True)
+class TokenInfo:
+    """A generated token and the likeliest tokens in its place, with logarithms of probabilities (or probabilities,
+    if these were asked for).
+    """
+
+    token: int
+    piece: bytes
+    value: float
+    top: list[tuple[int, bytes, float]]
+
+
+@dataclass(frozen=True)
 class TextEvent:
-    """Text that is certain, with the tokens generated so far."""
+    """Text that is certain, with the tokens generated so far. `tokens`: those that have come since the last event."""
 
     text: str
     n_generated: int
+    tokens: tuple[int, ...] = ()
+    infos: tuple[TokenInfo, ...] = ()
+    """Of each of these tokens, where it was asked for."""
+    timings: Timings | None = None
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """How far the prompt is decoded; `cached` of its tokens were in memory already."""
+
+    n_total: int
+    n_cached: int
+    n_processed: int
+    time_ms: float
 
 
 @dataclass(frozen=True)
@@ -70,6 +101,7 @@ class FinishEvent:
     n_cached: int
     timings: Timings
     stopped_by: str | None = None
+    slot: int = -1
 
 
 @dataclass(frozen=True)
@@ -86,24 +118,22 @@ class FailureEvent:
     error: LlamactlError
 
 
-Event = TextEvent | FinishEvent | EmbeddingEvent | FailureEvent
+Event = TextEvent | ProgressEvent | FinishEvent | EmbeddingEvent | FailureEvent
 
 
 @dataclass(eq=False)
-class Job:
-    """One request on its way through the engine, and the mailbox of its events."""
+class Mailbox:
+    """Where the events of all jobs of one HTTP request arrive, each with its job's index. Belongs to the event loop."""
 
-    request: GenerationRequest | EmbeddingRequest
-    cancelled: bool = False
-    _events: deque[Event] = field(default_factory=deque)
+    _events: deque[tuple[int, Event]] = field(default_factory=deque)
     _waiter: asyncio.Future[None] | None = None
 
-    def push(self, event: Event) -> None:
-        self._events.append(event)
+    def push(self, index: int, event: Event) -> None:
+        self._events.append((index, event))
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def receive(self) -> list[Event]:
+    async def receive(self) -> list[tuple[int, Event]]:
         """Everything that has come since the last call, at least one event. For one reader."""
         if not self._events:
             self._waiter = asyncio.get_running_loop().create_future()
@@ -112,6 +142,24 @@ class Job:
         events = list(self._events)
         self._events.clear()
         return events
+
+
+@dataclass(eq=False)
+class Job:
+    """One prompt on its way through the engine."""
+
+    request: GenerationRequest | EmbeddingRequest
+    index: int = 0
+    """Which of the choices of its HTTP request it makes."""
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    cancelled: bool = False
+
+    def push(self, event: Event) -> None:
+        self.mailbox.push(self.index, event)
+
+    async def receive(self) -> list[Event]:
+        """For a job that is alone in its mailbox."""
+        return [event for _, event in await self.mailbox.receive()]
 
 
 Deliveries = list[tuple[Job, Event]]

@@ -7,6 +7,7 @@ reason.
 
 import ctypes
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
@@ -32,6 +33,10 @@ class Vocabulary:
         self._pieces: dict[int, bytes] = {}
         self._special_pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
+        count = ctypes.c_int32(0)
+        suppressed = llama.llama_vocab_get_suppress_tokens(self.pointer, ctypes.byref(count))
+        self.suppressed: tuple[int, ...] = tuple(suppressed[: count.value]) if count.value else ()
+        """Tokens that the file says are never to be generated."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         data = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()
@@ -69,6 +74,12 @@ class Vocabulary:
         if cached is None:
             cached = self._ends[token] = bool(llama.llama_vocab_is_eog(self.pointer, token))
         return cached
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """All tokens that end a generation."""
+        is_end = llama.llama_vocab_is_eog
+        return tuple(token for token in range(self.n_tokens) if is_end(self.pointer, token))
 
     def text_of(self, token: int) -> str:
         """A special token as templates write it; empty for a token that the vocabulary lacks."""

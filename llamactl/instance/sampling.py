@@ -2,36 +2,42 @@
 
 Defaults and order are llama-server's, so that a model answers as it does there. The chain keeps state (penalties,
 random numbers): it belongs to one sequence from its first token to its last, also while that sequence waits for room.
+A grammar stands beside the chain and is asked about the chosen token first: only where that does not fit is the whole
+vocabulary tried. llama.cpp ends the process when a grammar accepts what it forbids, so each token is checked before.
+Numbers are clamped to what llama.cpp can bear: it allocates what it is told to look back.
 """
 
 import ctypes
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from llamactl.instance.bindings import llama
+from llamactl.instance.candidates import Candidates
+from llamactl.instance.model import Vocabulary
+from llamactl.settings import Sampling
 
 _NEVER = float("-inf")
+_MIN_TEMPERATURE = 1e-4
+"""Below it, except for 0, logits divided by the temperature leave the range of 32 bits."""
+_LARGEST = 1e6
+_MIROSTAT_M = 100
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """llama-server's names and defaults."""
+class SamplingParams(Sampling, frozen=True, kw_only=True):
+    """Of one request: what a configuration may say, and what only a request says."""
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    typical_p: float = 1.0
-    repeat_penalty: float = 1.0
-    repeat_last_n: int = 64
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
     seed: int | None = None
     """None: a new one for each request."""
     logit_bias: dict[int, float] = {}
     ignore_eos: bool = False
+    grammar: str = ""
+    """GBNF; empty: none."""
+    n_probs: int = 0
+    """Of each token, how many alternatives are told with their probabilities; 0: not even its own."""
+    post_sampling_probs: bool = False
+    """Probabilities after the samplers instead of the model's own."""
 
     @property
     def penalizes(self) -> bool:
@@ -39,62 +45,191 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             self.repeat_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
         )
 
+    @property
+    def penalizes_passages(self) -> bool:
+        return self.dry_multiplier > 0 and self.dry_penalty_last_n != 0
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature <= 0 and self.dynatemp_range <= 0 and "temperature" in self.samplers
+
+
+@dataclass(frozen=True)
+class TokenProbs:
+    """One token with its probability (or the logarithm of it), and the likeliest alternatives."""
+
+    token: int
+    value: float
+    top: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """`token` None: no token fits the grammar; `is_complete`: because it is fulfilled."""
+
+    token: int | None
+    probs: TokenProbs | None = None
+    is_complete: bool = False
+
+
+class GrammarError(ValueError):
+    """llama.cpp cannot use a grammar."""
+
 
 class SamplerChain:
-    """Owns a chain; `close` it."""
+    """Owns a chain; `close` it. Raises GrammarError."""
 
-    def __init__(
-        self, params: SamplingParams, n_vocab: int, is_end: Callable[[int], bool], prompt: Sequence[int]
-    ) -> None:
+    def __init__(self, params: SamplingParams, vocabulary: Vocabulary, n_ctx: int, prompt: Sequence[int]) -> None:
+        self._params = params
+        self._vocabulary = vocabulary
+        self._grammar = create_grammar(vocabulary, params.grammar) if params.grammar else None
+        self.is_plain = self._grammar is None and params.n_probs == 0
         self._chain = llama.llama_sampler_chain_init(llama.llama_sampler_chain_default_params())
-        for sampler in _build_samplers(params, n_vocab, is_end):
+        for sampler in _build_samplers(params, vocabulary, n_ctx):
             llama.llama_sampler_chain_add(self._chain, sampler)
-        if params.penalizes:
-            # Penalties look back into the prompt, as llama-server's do.
-            for token in prompt[-params.repeat_last_n :] if params.repeat_last_n > 0 else prompt:
-                llama.llama_sampler_accept(self._chain, token)
+        # Penalties look back into the prompt, as llama-server's do.
+        n_back = max(
+            _clamp_back(params.repeat_last_n, n_ctx) if params.penalizes else 0,
+            _clamp_back(params.dry_penalty_last_n, n_ctx) if params.penalizes_passages else 0,
+        )
+        for token in prompt[-n_back:] if n_back else ():
+            llama.llama_sampler_accept(self._chain, token)
 
     def sample(self, context: Any, index: int) -> int:
-        """From the logits of the batch's token `index`; the token is accepted."""
+        """From the logits of the batch's token `index`; the token is accepted. Only for chains that are plain."""
         return int(llama.llama_sampler_sample(self._chain, context, index))
+
+    def sample_closely(self, context: Any, index: int, candidates: Candidates) -> Sampled:
+        """The same, with a grammar or with probabilities."""
+        candidates.fill(context, index)
+        candidates.apply(self._chain)
+        token = candidates.selected
+        if self._grammar is not None and not candidates.allows(self._grammar, token):
+            candidates.fill(context, index)
+            candidates.apply(self._grammar)
+            candidates.apply(self._chain)
+            token = candidates.selected
+            if not candidates.selected_is_possible or not candidates.allows(self._grammar, token):
+                is_complete = any(candidates.allows(self._grammar, end) for end in self._vocabulary.ends)
+                return Sampled(None, is_complete=is_complete)
+        probs = self._read_probs(context, index, candidates, token) if self._params.n_probs else None
+        llama.llama_sampler_accept(self._chain, token)
+        if self._grammar is not None:
+            llama.llama_sampler_accept(self._grammar, token)
+        return Sampled(token, probs)
 
     def close(self) -> None:
         if self._chain:
             llama.llama_sampler_free(self._chain)
             self._chain = None
+        if self._grammar is not None:
+            llama.llama_sampler_free(self._grammar)
+            self._grammar = None
+
+    def _read_probs(self, context: Any, index: int, candidates: Candidates, token: int) -> TokenProbs:
+        n_probs = self._params.n_probs
+        if self._params.post_sampling_probs:
+            if self._params.is_greedy:
+                return TokenProbs(token, 1.0, [(token, 1.0)])
+            return TokenProbs(token, *candidates.read_probabilities(token, n_probs))
+        candidates.fill(context, index)
+        return TokenProbs(token, *candidates.read_logprobs(token, n_probs))
 
 
-def _build_samplers(params: SamplingParams, n_vocab: int, is_end: Callable[[int], bool]) -> list[Any]:
+def create_grammar(vocabulary: Vocabulary, text: str) -> Any:
+    """A sampler, which the caller frees. Raises GrammarError; llama.cpp prints the reason."""
+    sampler = llama.llama_sampler_init_grammar(vocabulary.pointer, text.encode(), b"root")
+    if not sampler:
+        raise GrammarError("llama.cpp cannot read it")
+    return sampler
+
+
+def _clamp_back(last_n: int, n_ctx: int) -> int:
+    return n_ctx if last_n < 0 else min(last_n, n_ctx)
+
+
+def _clamp(value: float, low: float = -_LARGEST, high: float = _LARGEST) -> float:
+    return min(max(value, low), high)
+
+
+def _build_samplers(params: SamplingParams, vocabulary: Vocabulary, n_ctx: int) -> list[Any]:
     samplers = []
-    biases = dict(params.logit_bias)
+    biases = {token: _clamp(bias) if bias != _NEVER else bias for token, bias in params.logit_bias.items()}
     if params.ignore_eos:
-        biases.update(dict.fromkeys(filter(is_end, range(n_vocab)), _NEVER))
-    biases = {token: bias for token, bias in biases.items() if 0 <= token < n_vocab}
+        biases.update(dict.fromkeys(vocabulary.ends, _NEVER))
+    biases.update(dict.fromkeys(vocabulary.suppressed, _NEVER))
+    biases = {token: bias for token, bias in biases.items() if 0 <= token < vocabulary.n_tokens}
     if biases:
-        array = (llama.llama_logit_bias * len(biases))()
-        for entry, (token, bias) in zip(array, biases.items(), strict=True):
+        entries = (llama.llama_logit_bias * len(biases))()
+        for entry, (token, bias) in zip(entries, biases.items(), strict=True):
             entry.token, entry.bias = token, bias
-        samplers.append(llama.llama_sampler_init_logit_bias(n_vocab, len(biases), array))
-    if params.penalizes:
-        samplers.append(
-            llama.llama_sampler_init_penalties(
-                n_vocab,
-                params.repeat_last_n,
-                params.repeat_penalty,
-                params.frequency_penalty,
-                params.presence_penalty,
-            )
-        )
-    if params.temperature <= 0:
-        samplers.append(llama.llama_sampler_init_greedy())
+        samplers.append(llama.llama_sampler_init_logit_bias(vocabulary.n_tokens, len(biases), entries))
+    seed = ctypes.c_uint32(secrets.randbits(32) if params.seed is None else params.seed).value
+    if params.mirostat:
+        samplers.append(llama.llama_sampler_init_temp(_clamp_temperature(params.temperature)))
+        tau, eta = _clamp(params.mirostat_tau), _clamp(params.mirostat_eta)
+        if params.mirostat == 1:
+            samplers.append(llama.llama_sampler_init_mirostat(vocabulary.n_tokens, seed, tau, eta, _MIROSTAT_M))
+        else:
+            samplers.append(llama.llama_sampler_init_mirostat_v2(seed, tau, eta))
         return samplers
-    seed = secrets.randbits(32) if params.seed is None else params.seed & 0xFFFFFFFF
-    samplers += [
-        llama.llama_sampler_init_top_k(params.top_k),
-        llama.llama_sampler_init_typical(params.typical_p, 1),
-        llama.llama_sampler_init_top_p(params.top_p, 1),
-        llama.llama_sampler_init_min_p(params.min_p, 1),
-        llama.llama_sampler_init_temp(params.temperature),
-        llama.llama_sampler_init_dist(ctypes.c_uint32(seed).value),
-    ]
+    for name in params.samplers:
+        sampler = _build_sampler(name, params, vocabulary, n_ctx, seed)
+        if sampler is not None:
+            samplers.append(sampler)
+    samplers.append(llama.llama_sampler_init_greedy() if params.is_greedy else llama.llama_sampler_init_dist(seed))
     return samplers
+
+
+def _build_sampler(name: str, params: SamplingParams, vocabulary: Vocabulary, n_ctx: int, seed: int) -> Any | None:
+    """None where the sampler would change nothing; those that cannot change which token is the likeliest are left out
+    for greedy requests.
+    """
+    keep = int(_clamp(params.min_keep, 0, vocabulary.n_tokens))
+    random = not params.is_greedy
+    match name:
+        case "penalties" if params.penalizes:
+            return llama.llama_sampler_init_penalties(
+                vocabulary.n_tokens,
+                _clamp_back(params.repeat_last_n, n_ctx),
+                _clamp(params.repeat_penalty, 1 / _LARGEST),
+                _clamp(params.frequency_penalty),
+                _clamp(params.presence_penalty),
+            )
+        case "dry" if params.penalizes_passages:
+            breakers = [text.encode() for text in params.dry_sequence_breakers if text]
+            return llama.llama_sampler_init_dry(
+                vocabulary.pointer,
+                _clamp(params.dry_multiplier),
+                # As llama-server: what makes no sense is replaced by the default.
+                _clamp(params.dry_base) if params.dry_base >= 1 else Sampling().dry_base,
+                int(_clamp(params.dry_allowed_length, 0)),
+                _clamp_back(params.dry_penalty_last_n, n_ctx),
+                (ctypes.c_char_p * len(breakers))(*breakers),
+                len(breakers),
+            )
+        case "top_n_sigma" if random and params.top_n_sigma > 0:
+            return llama.llama_sampler_init_top_n_sigma(_clamp(params.top_n_sigma))
+        case "top_k" if random and params.top_k > 0:
+            return llama.llama_sampler_init_top_k(min(params.top_k, vocabulary.n_tokens))
+        case "typ_p" if params.typical_p < 1:
+            return llama.llama_sampler_init_typical(_clamp(params.typical_p), keep)
+        case "top_p" if random and params.top_p < 1:
+            return llama.llama_sampler_init_top_p(_clamp(params.top_p), keep)
+        case "min_p" if random and params.min_p > 0:
+            return llama.llama_sampler_init_min_p(_clamp(params.min_p), keep)
+        case "xtc" if params.xtc_probability > 0 and params.xtc_threshold <= 0.5:
+            return llama.llama_sampler_init_xtc(
+                _clamp(params.xtc_probability), _clamp(params.xtc_threshold), keep, seed
+            )
+        case "infill":
+            return llama.llama_sampler_init_infill(vocabulary.pointer)
+        case "temperature" if random:
+            return llama.llama_sampler_init_temp_ext(
+                _clamp_temperature(params.temperature), _clamp(params.dynatemp_range), _clamp(params.dynatemp_exponent)
+            )
+    return None
+
+
+def _clamp_temperature(value: float) -> float:
+    return 0.0 if value <= 0 else _clamp(value, _MIN_TEMPERATURE)

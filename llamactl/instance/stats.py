@@ -1,0 +1,33 @@
+"""What has this instance done since it started? Sums that the engine's thread adds to and /metrics reads.
+
+Each is one number that only grows, written by one thread: a reader may be one request behind, never wrong for good.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Stats:
+    """Sums over all requests; times are those of single requests, added up."""
+
+    n_prompt: int = 0
+    """Prompt tokens that were decoded."""
+    n_prompt_cached: int = 0
+    """Prompt tokens that were in memory already."""
+    prompt_s: float = 0.0
+    n_predicted: int = 0
+    predicted_s: float = 0.0
+    n_decodes: int = 0
+    """Calls of llama_decode."""
+    n_busy: int = 0
+    """Sequences in them."""
+    n_tokens_max: int = 0
+    """The longest sequence."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Of one moment."""
+
+    n_running: int
+    n_waiting: int
