@@ -44,6 +44,8 @@ class Plan:
     model: ModelParams
     n_ctx: int
     traits: ModelTraits
+    is_fitted: bool = False
+    """Whether fitting has changed the placement that the settings ask for."""
 
 
 class Measurer:
@@ -65,6 +67,8 @@ class Measurer:
 
     def measure_plan(self, plan: Plan) -> Breakdown:
         """At the parameters that fitting arrived at."""
+        if not plan.is_fitted:
+            return self.measure(plan.n_ctx)
         params = plan.model.copy_for(no_alloc=True, mmap=False)
         model = load_model(self._environment, params, self._log)
         try:
@@ -80,11 +84,12 @@ class Measurer:
         if not fits_anything(settings):
             return Plan(params, smallest, self.traits)
         if self.devices and load_extra().fit_params is not None:
-            n_ctx = self._fit_with_llama(params, smallest)
-        elif settings.ctx:
+            return Plan(params, self._fit_with_llama(params, smallest), self.traits, is_fitted=True)
+        if settings.ctx:
             n_ctx = settings.ctx
         else:
-            n_ctx = choose_largest_ctx(self.measure, smallest, self.traits.n_ctx_train, self._acquire_room())
+            room = acquire_room(self._environment, self.devices)
+            n_ctx = choose_largest_ctx(self.measure, smallest, self.traits.n_ctx_train, room)
         return Plan(params, n_ctx, self.traits)
 
     def _fit_with_llama(self, params: ModelParams, smallest: int) -> int:
@@ -116,12 +121,21 @@ class Measurer:
             return smallest
         return int(context.n_ctx)
 
-    def _acquire_room(self) -> dict[str, int]:
-        room = {device.name: device.free_bytes - self._environment.margin_bytes(device.name) for device in self.devices}
-        # As llama.cpp does it where there is no device: the margin is kept free of main memory too.
-        total, limit = acquire_host_total_bytes(), self._environment.host_room_bytes
-        room[HOST] = total - self._environment.margin_bytes(HOST) if limit is None else min(total, limit)
-        return room
+
+def acquire_room(environment: ChildEnvironment, devices: list[Device]) -> dict[str, int]:
+    """Bytes that a load may take, by device and for the host."""
+    room = {device.name: device.free_bytes - environment.margin_bytes(device.name) for device in devices}
+    # As llama.cpp does it where there is no device: the margin is kept free of main memory too.
+    total, limit = acquire_host_total_bytes(), environment.host_room_bytes
+    room[HOST] = total - environment.margin_bytes(HOST) if limit is None else min(total, limit)
+    return room
+
+
+def fits_whole(environment: ChildEnvironment, measured: Breakdown, traits: ModelTraits) -> bool:
+    """Whether a measurement at hand has the largest context, and still fits. For machines without devices."""
+    smallest = choose_smallest_ctx(environment.settings, traits.n_ctx_train)
+    is_largest = measured.n_ctx == max(smallest, traits.n_ctx_train)
+    return is_largest and _is_within(measured, acquire_room(environment, []))
 
 
 def measure_with(

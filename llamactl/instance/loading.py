@@ -9,6 +9,7 @@ that the warm-up has begun: `on_stage("warmup")` returns when it does, or when i
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,15 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.batch import Batch
 from llamactl.instance.bindings import llama, register_rpc_servers
 from llamactl.instance.environ import ChildEnvironment
-from llamactl.instance.fit import Measurer, Plan, choose_smallest_ctx, fits_anything
+from llamactl.instance.fit import Measurer, Plan, choose_smallest_ctx, fits_anything, fits_whole
 from llamactl.instance.llamalog import LlamaLog
-from llamactl.instance.memory import acquire_devices, mapped_range_is_exact, read_breakdown, replace_host_model
+from llamactl.instance.memory import (
+    acquire_devices,
+    mapped_range_is_exact,
+    places_alike,
+    read_breakdown,
+    replace_host_model,
+)
 from llamactl.instance.model import LoadedModel, create_context, load_model
 from llamactl.instance.params import ModelTraits, build_context_params, build_model_params, makes_embeddings
 from llamactl.protocol import Breakdown, Facts
@@ -56,16 +63,16 @@ def load(
     log.install()
     register_rpc_servers(environment.rpc_servers)
     llama.llama_backend_init()
-    plan, measured = _choose_plan(environment, log)
+    plan = _choose_placement(environment, log)
 
     on_stage("model")
     model = _load_weights(environment, plan, log, on_progress, is_cancelled)
-    traits = plan.traits if measured else model.read_traits()
-    n_ctx = plan.n_ctx or choose_smallest_ctx(environment.settings, traits.n_ctx_train)
+    plan = _complete_plan(environment, plan, model.read_traits(), log)
 
     on_stage("context")
-    context = create_context(environment, model, build_context_params(environment.settings, traits, n_ctx), log)
-    effective = _read_effective(environment, context, Plan(plan.model, n_ctx, traits), log)
+    context_params = build_context_params(environment.settings, plan.traits, plan.n_ctx)
+    context = create_context(environment, model, context_params, log)
+    effective = _read_effective(environment, context, plan, log)
 
     on_stage("warmup")
     if is_cancelled():
@@ -75,8 +82,8 @@ def load(
     return Loaded(
         model=model,
         context=context,
-        traits=traits,
-        embeds=makes_embeddings(environment.settings, traits),
+        traits=plan.traits,
+        embeds=makes_embeddings(environment.settings, plan.traits),
         effective=effective,
         facts=model.read_facts(n_ctx, environment.extra_bufts),
     )
@@ -150,19 +157,28 @@ def _is_cached(descriptor: int, offset: int, probe: bytearray) -> bool:
         return False
 
 
-def _choose_plan(environment: ChildEnvironment, log: LlamaLog) -> tuple[Plan, bool]:
-    """The plan, and whether the file was read for it. Where nothing is left to choose, it need not be, and starting
-    is faster.
+def _choose_placement(environment: ChildEnvironment, log: LlamaLog) -> Plan:
+    """Which layers go where, and the context if that is chosen with them. Without devices all go to main memory, and
+    the file need not be read twice before anything is loaded.
     """
     settings = environment.settings
-    nothing_to_fit = not fits_anything(settings) or (settings.ctx and not acquire_devices(settings.devices))
-    if nothing_to_fit:
-        return Plan(build_model_params(environment, no_alloc=False), settings.ctx, ModelTraits(n_ctx_train=0)), False
-    measurer = Measurer(environment, log)
-    try:
-        return measurer.choose_plan(), True
-    finally:
-        measurer.close()
+    if fits_anything(settings) and acquire_devices(settings.devices):
+        with closing(Measurer(environment, log)) as measurer:
+            return measurer.choose_plan()
+    return Plan(build_model_params(environment, no_alloc=False), settings.ctx, ModelTraits(n_ctx_train=0))
+
+
+def _complete_plan(environment: ChildEnvironment, plan: Plan, traits: ModelTraits, log: LlamaLog) -> Plan:
+    """The context where the placement left it open. What the supervisor knows of the model saves measuring here."""
+    settings = environment.settings
+    if plan.n_ctx or not fits_anything(settings):
+        n_ctx = plan.n_ctx or choose_smallest_ctx(settings, traits.n_ctx_train)
+    elif environment.measured is not None and fits_whole(environment, environment.measured, traits):
+        n_ctx = environment.measured.n_ctx
+    else:
+        with closing(Measurer(environment, log)) as measurer:
+            n_ctx = measurer.choose_plan().n_ctx
+    return Plan(plan.model, n_ctx, traits, plan.is_fitted)
 
 
 def _read_effective(environment: ChildEnvironment, context: Any, plan: Plan, log: LlamaLog) -> Breakdown:
@@ -170,11 +186,10 @@ def _read_effective(environment: ChildEnvironment, context: Any, plan: Plan, log
     effective = read_breakdown(context, devices)
     if not environment.settings.mmap or mapped_range_is_exact(effective):
         return effective
-    measurer = Measurer(environment, log)
-    try:
+    if environment.measured is not None and places_alike(effective, environment.measured):
+        return replace_host_model(effective, environment.measured)
+    with closing(Measurer(environment, log)) as measurer:
         return replace_host_model(effective, measurer.measure_plan(plan))
-    finally:
-        measurer.close()
 
 
 def _warm_up(model: LoadedModel, context: Any) -> None:
@@ -191,7 +206,7 @@ def _warm_up(model: LoadedModel, context: Any) -> None:
     llama.llama_set_warmup(context, False)
     memory = llama.llama_get_memory(context)
     if memory:
-        llama.llama_memory_clear(memory, True)
+        llama.llama_memory_clear(memory, False)
     if result != 0:
         raise LlamactlError(
             ErrorCode.LOAD_FAILED, f"cannot decode with the loaded model: llama_decode returned {result}"

@@ -104,6 +104,15 @@ def mapped_range_is_exact(breakdown: Breakdown) -> bool:
     return all(row.model == 0 for row in breakdown.devices if row.kind is not RowKind.HOST)
 
 
+def places_alike(breakdown: Breakdown, measured: Breakdown) -> bool:
+    """Whether all but Host has the same parts of the model in both; then Host has too, mapped or not."""
+
+    def list_model(rows: tuple[Row, ...]) -> set[tuple[RowKind, str, int]]:
+        return {(row.kind, row.name, row.model) for row in rows if row.kind is not RowKind.HOST and row.model}
+
+    return list_model(breakdown.devices) == list_model(measured.devices)
+
+
 def replace_host_model(breakdown: Breakdown, measured: Breakdown) -> Breakdown:
     """`breakdown` with Host's `model` as it was measured."""
     model = next(row.model for row in measured.devices if row.kind is RowKind.HOST)

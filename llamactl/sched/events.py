@@ -273,6 +273,8 @@ class StartInstance:
     extra_bufts: bool = True
     host_room_bytes: int | None = None
     """What fitting may take of host memory; None: no limit but the machine's."""
+    measured: Breakdown | None = None
+    """What the model took at the largest context that fitted when it was measured: saves measuring it once more."""
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,7 @@ class Units:
                 margins_bytes=effect.margins_bytes,
                 extra_bufts=effect.extra_bufts,
                 host_room_bytes=effect.host_room_bytes,
+                measured=effect.measured,
                 gpu_groups=acquire_gpu_groups(),
                 log_level=self.settings.log_level,
             ),
