@@ -1,0 +1,213 @@
+"""Is an instance as fast as llama-server on the same llama.cpp?
+
+    scripts/bench engine --llama-server PATH [--model FILE ...] [--rounds N]
+
+PATH is a llama-server built from the sources inside llama-cpp-python's sdist, with the flags of the installed library.
+Both serve the same file with the same settings on a Unix socket of their own, both stay loaded, and each round asks one
+after the other, in turning order. llama-server's cache of prompts in main memory, which it would fill while it is
+measured, is off. Prompts are token numbers, so that both get the same, and new in each round, so that nothing is reused
+that should not be. `bound` is the 95 % bound of the ratio on the side that would be bad.
+"""
+
+import contextlib
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llamactl.settings import ModelSettings
+from tests.instance.harness import Child, run_child
+
+from benchlib.pairs import MIN_ROUNDS, compare_pairs
+from benchlib.report import BenchError, Result
+from benchlib.streams import Stream, run_streams
+
+THREADS = 2
+PARALLEL = 4
+CTX = 8192
+N_STREAM = 128
+N_SHORT_PROMPT = 24
+N_LONG_PROMPT = 2000
+N_SHARED = 1500
+N_OWN = 100
+YARDSTICK = "llama-server"
+
+WORDS = (
+    "time year people way day man thing woman life child world school state family student group country problem hand "
+    "part place case week company system program question work number night point home water room mother area money "
+    "story fact month lot right study book eye job word business issue side kind head house service friend father"
+).split()
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Token numbers that are new each time, the same for the same seed."""
+
+    pool: list[int]
+    random: random.Random
+
+    def make(self, length: int) -> list[int]:
+        return self.random.choices(self.pool, k=length)
+
+
+Figures = dict[str, float]
+Scenario = Callable[[Path, Prompts], Figures]
+RATES = ("tokens",)
+"""Figures of which more is better begin so; all others are times."""
+
+
+def measure(llama_server: Path, models: Sequence[Path], rounds: int, only: str) -> list[Result]:
+    """Raises BenchError."""
+    if rounds < MIN_ROUNDS:
+        raise BenchError(f"cannot measure: {rounds} rounds are too few for a bound, {MIN_ROUNDS} are not")
+    results = []
+    for model in models:
+        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
+            directory = Path(name)
+            child = running.enter_context(run_instance(directory, model))
+            running.enter_context(run_yardstick(directory, llama_server, model))
+            servers = {"llamactl": child.http_socket, YARDSTICK: directory / "llama.sock"}
+            pool = child.request("POST", "/tokenize", {"content": " ".join(WORDS)})[1]["tokens"]
+            for title, scenario in SCENARIOS.items():
+                if only in title:
+                    print(f"{model.name}: {title}", file=sys.stderr, flush=True)
+                    results += compare(model, title, scenario, servers, pool, rounds)
+    return results
+
+
+def compare(
+    model: Path, title: str, scenario: Scenario, servers: dict[str, Path], pool: list[int], rounds: int
+) -> list[Result]:
+    """One scenario on both, round by round; the first round warms up and does not count."""
+    figures: dict[str, list[Figures]] = {name: [] for name in servers}
+    for number in range(rounds + 1):
+        names = list(servers) if number % 2 else list(reversed(servers))
+        for name in names:
+            taken = scenario(servers[name], Prompts(pool, random.Random(f"{title} {number}")))
+            if number:
+                figures[name].append(taken)
+    results = []
+    for what in figures["llamactl"][0]:
+        compared = compare_pairs(*([taken[what] for taken in figures[name]] for name in ("llamactl", YARDSTICK)))
+        is_rate = what.startswith(RATES)
+        unit, scale = ("1/s", 1.0) if is_rate else ("ms", 1e3)
+        bound = compared.low if is_rate else compared.high
+        label = f"{model.stem}, {title}, {what}"
+        results.append(Result("engine", label, compared.ours * scale, unit, compared.ratio, YARDSTICK, bound))
+        results.append(Result("engine", f"{label}, {YARDSTICK}", compared.theirs * scale, unit))
+    return results
+
+
+# --- scenarios ---
+
+
+def format_body(prompt: list[int], n_tokens: int, **more: Any) -> dict[str, Any]:
+    return {
+        "prompt": prompt,
+        "max_tokens": n_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "ignore_eos": True,
+        "seed": 1,
+        **more,
+    }
+
+
+def run_alone(server: Path, prompt: list[int], n_tokens: int) -> Stream:
+    (stream,) = run_streams(server, [format_body(prompt, n_tokens)])
+    return stream
+
+
+def stream_together(count: int) -> Scenario:
+    def scenario(server: Path, prompts: Prompts) -> Figures:
+        bodies = [format_body(prompts.make(N_SHORT_PROMPT), N_STREAM) for _ in range(count)]
+        streams = run_streams(server, bodies)
+        n_tokens = sum(stream.read_usage()["completion_tokens"] for stream in streams)
+        if n_tokens != count * N_STREAM:
+            raise BenchError(f"cannot measure: {n_tokens} tokens came instead of {count * N_STREAM}")
+        elapsed_s = max(stream.end_s for stream in streams) - min(stream.sent_s for stream in streams)
+        # The middle one of those that need not wait for a free sequence.
+        firsts = sorted(stream.first_s for stream in streams)[: min(count, PARALLEL)]
+        return {"tokens": n_tokens / elapsed_s, "first token": firsts[len(firsts) // 2]}
+
+    return scenario
+
+
+def read_long_prompt(server: Path, prompts: Prompts) -> Figures:
+    stream = run_alone(server, prompts.make(N_LONG_PROMPT), 1)
+    stream.read_usage()
+    return {"tokens": N_LONG_PROMPT / stream.first_s}
+
+
+def share_prefix(server: Path, prompts: Prompts) -> Figures:
+    shared = prompts.make(N_SHARED)
+    run_alone(server, shared + prompts.make(N_OWN), 8).read_usage()
+    second = run_alone(server, shared + prompts.make(N_OWN), 8)
+    second.read_usage()
+    return {"first token": second.first_s}
+
+
+def interrupt_with_long_prompt(server: Path, prompts: Prompts) -> Figures:
+    """Three streams; when each has some tokens, a long prompt comes."""
+    bodies = [format_body(prompts.make(N_SHORT_PROMPT), 160) for _ in range(PARALLEL - 1)]
+    long = format_body(prompts.make(N_LONG_PROMPT), 1)
+
+    def arrive(streams: list[Stream]) -> dict[str, Any] | None:
+        return long if all(len(stream.pieces) > 30 for stream in streams) else None
+
+    *running, late = run_streams(server, bodies, arrive)
+    for stream in (*running, late):
+        stream.read_usage()
+    pause_s = max(max(stream.list_gaps(late.sent_s)) for stream in running)
+    return {"longest pause": pause_s, "first token": late.first_s}
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "1 stream": stream_together(1),
+    "4 streams": stream_together(4),
+    "8 streams": stream_together(8),
+    "prompt of 2,000": read_long_prompt,
+    "1,500 of 1,600 shared": share_prefix,
+    "2,000 among 3 streams": interrupt_with_long_prompt,
+}
+
+# --- servers ---
+
+
+@contextlib.contextmanager
+def run_instance(directory: Path, model: Path) -> Iterator[Child]:
+    settings = ModelSettings(
+        name="bench", path=str(model), ctx=CTX, parallel=PARALLEL, threads=THREADS, batch=2048, ubatch=512
+    )
+    with run_child(directory, "serve", settings) as child:
+        child.supervisor.wait_for("ready")
+        yield child
+
+
+@contextlib.contextmanager
+def run_yardstick(directory: Path, program: Path, model: Path) -> Iterator[None]:
+    options = (
+        f"--ctx-size {CTX} --parallel {PARALLEL} --kv-unified --threads {THREADS} --batch-size 2048 --ubatch-size 512 "
+        "--cache-ram 0 --no-ui"
+    )
+    command = [str(program), "--model", str(model), "--host", str(directory / "llama.sock"), *options.split()]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if b"listening on" in line:
+            break
+    else:
+        raise BenchError(f"cannot start {program}: {b''.join(lines[-5:]).decode()}")
+    threading.Thread(target=process.stderr.read, daemon=True).start()
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
