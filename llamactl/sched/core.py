@@ -5,7 +5,7 @@ waits and never calls back: what shall happen outside is appended to `effects`, 
 `dirty`, and `handle` returns the one and settles the other.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,10 +112,9 @@ class Core:
             return None
         return known, known.instance
 
-    def list_running(self) -> Iterator[tuple[Model, Instance]]:
-        for model in tuple(self.running.values()):
-            if model.instance is not None:
-                yield model, model.instance
+    def list_running(self) -> list[tuple[Model, Instance]]:
+        """A list of its own, so that it can be gone through while instances end."""
+        return [(model, model.instance) for model in self.running.values() if model.instance is not None]
 
     def list_unreported(self) -> list[str]:
         """Instances found at the start that have not reported yet."""

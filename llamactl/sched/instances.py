@@ -108,7 +108,7 @@ class Instance:
 
     def count_busy(self) -> int:
         """Leases in use."""
-        return sum(lease.busy for lease in self.leases.values())
+        return sum([lease.busy for lease in self.leases.values()]) if self.leases else 0
 
     def forget_hint(self) -> None:
         """A front has told of its lease since the instance last said what it is doing."""
@@ -120,7 +120,8 @@ class Instance:
 
     def get_busy_since(self) -> float:
         """Start of the oldest lease's present busy time."""
-        return min((lease.busy_since_s for lease in self.leases.values() if lease.busy), default=self.ready_since_s)
+        starts = [lease.busy_since_s for lease in self.leases.values() if lease.busy]
+        return min(starts) if starts else self.ready_since_s
 
     @property
     def is_unknown(self) -> bool:
@@ -187,15 +188,10 @@ class Model:
 
     def get_idle_deadline(self) -> float | None:
         """When its idle time-out comes; None where it has none or is not idle."""
-        instance = self.instance
-        if (
-            instance is None
-            or self.state not in (State.READY, State.SLEEPING)
-            or self.is_pinned()
-            or not instance.connected
-        ):
-            return None
         timeout_s = self.get_idle_timeout_s()
-        if timeout_s <= 0 or instance.takedown is not None or instance.count_busy():
+        instance = self.instance
+        if timeout_s <= 0 or instance is None or self.state not in (State.READY, State.SLEEPING) or self.is_pinned():
+            return None
+        if not instance.connected or instance.takedown is not None or instance.count_busy():
             return None
         return max(instance.last_used_s, instance.ready_since_s, instance.hinted_until_s - timeout_s) + timeout_s

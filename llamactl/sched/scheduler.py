@@ -109,7 +109,8 @@ def _find_deadline(core: Core) -> float | None:
     if core.overdue_s is not None:
         deadlines.append(core.overdue_s)
     for model, instance in core.list_running():
-        deadlines += takedown.list_takedown_deadlines(instance)
+        if instance.takedown is not None:
+            deadlines += takedown.list_takedown_deadlines(instance)
         if instance.doubted_until_s:
             deadlines.append(instance.doubted_until_s)
         if instance.hinted_until_s and len(core.queue):
