@@ -10,11 +10,10 @@ the refusal with it.
 import asyncio
 import socket
 import struct
-import time
 from typing import TYPE_CHECKING, Protocol, cast
 
 from llamactl.errors import ErrorCode, LlamactlError, format_http_error
-from llamactl.front.access import RequestRecord, choose_request_id
+from llamactl.front.access import RequestRecord
 from llamactl.front.buffers import READ_VIEW
 from llamactl.front.framing import End, RequestReader
 from llamactl.front.headers import CONTINUE, format_answer, format_error_fields, format_wire_error
@@ -129,7 +128,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                     self._take_head(event)
         except WireError as error:
             if self._head is None:
-                self.record = RequestRecord(b"-", b"-", choose_request_id(None), b"", time.monotonic())
+                self.record = self._front.make_record(None)
             self._refuse(error.status, format_wire_error(error.status, error.message, self.record.added))
         finally:
             self._advancing = False

@@ -113,9 +113,12 @@ class Front:
 
     # --- requests, for clients ---
 
-    def make_record(self, head: RequestHead) -> RequestRecord:
+    def make_record(self, head: RequestHead | None) -> RequestRecord:
+        """For a request whose head has been read, or (None) could not be."""
         request_id = choose_request_id(head)
         added = b"X-Request-Id: %b\r\n" % request_id
+        if head is None:
+            return RequestRecord(b"-", b"-", request_id, added, time.monotonic())
         if self.guard.has_cors:
             added += self.guard.format_cors(head)
         return RequestRecord(head.method, head.path, request_id, added, time.monotonic())
