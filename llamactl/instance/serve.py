@@ -20,6 +20,7 @@ from llamactl.errors import LlamactlError
 from llamactl.instance.activity import Activity
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.report import ReportLink
+from llamactl.instance.threads import start_thread
 from llamactl.protocol import VERSION, AnswerResult, ChildHello, ChildState, Order, OrderKind
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
@@ -78,7 +79,7 @@ class Instance:
         self._link.start()
         self._link.send(ChildState.LOADING, stage="starting")
         self._notifier.extend_timeout(self._environment.load_stall_s)
-        loading = asyncio.ensure_future(asyncio.to_thread(self._load))
+        loading = start_thread(self._load, "load")
         # Both on threads: importing the server takes as long as loading a small model.
         await asyncio.to_thread(_import_server)
         from llamactl.instance.api import Api
