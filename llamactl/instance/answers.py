@@ -1,21 +1,21 @@
-"""How do a job's events reach a client that may leave at any moment? As ASGI responses that watch the connection
+"""How do the events of jobs reach a client that may leave at any moment? As ASGI responses that watch the connection
 while they wait.
 
-The job is cancelled as soon as the client is gone, and in any case when the response ends before the job does. A
+Jobs are cancelled as soon as the client is gone, and in any case when the response ends before they do. A
 failure before the first text is an ordinary HTTP error; in a stream that has begun it is an `error` event without
 [DONE].
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from llamactl.errors import LlamactlError, format_http_error
-from llamactl.instance.jobs import EmbeddingEvent, Event, FailureEvent, FinishEvent, Job, TextEvent
-from llamactl.instance.shapes import DONE, Shape, encode_json, format_sse_error
+from llamactl.instance.jobs import EmbeddingEvent, Event, FailureEvent, FinishEvent, Job, ProgressEvent, TextEvent
+from llamactl.instance.shapes import Answer, Shape, encode_json, format_sse_error
 
 _JSON_HEADERS = [(b"content-type", b"application/json; charset=utf-8")]
 _STREAM_HEADERS = [
@@ -28,10 +28,13 @@ _RETRY_HEADERS = [(b"retry-after", b"1")]
 
 
 class JobResponse:
-    """Base of responses that wait for one job. `cancel` frees the job's place in the engine."""
+    """Base of responses that wait for the jobs of one request, which share a mailbox. `cancel` frees a job's place in
+    the engine.
+    """
 
-    def __init__(self, job: Job, cancel: Callable[[Job], None]) -> None:
-        self._job = job
+    def __init__(self, jobs: Sequence[Job], cancel: Callable[[Job], None]) -> None:
+        self._jobs = jobs
+        self._mailbox = jobs[0].mailbox
         self._cancel = cancel
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,7 +45,8 @@ class JobResponse:
             if answering.done():
                 answering.result()
         finally:
-            self._cancel(self._job)
+            for job in self._jobs:
+                self._cancel(job)
             for task in (answering, watching):
                 task.cancel()
                 with suppress(asyncio.CancelledError):
@@ -53,77 +57,86 @@ class JobResponse:
 
 
 class StreamedText(JobResponse):
-    """Server-sent events, as the text comes."""
+    """Server-sent events, as the text comes. The texts of several choices come mixed."""
 
-    def __init__(self, job: Job, cancel: Callable[[Job], None], shape: Shape, include_usage: bool) -> None:
-        super().__init__(job, cancel)
+    def __init__(self, jobs: Sequence[Job], cancel: Callable[[Job], None], shape: Shape) -> None:
+        super().__init__(jobs, cancel)
         self._shape = shape
-        self._include_usage = include_usage
+        self._begun: set[int] = set()
+        self._finishes: dict[int, FinishEvent] = {}
 
     async def _answer(self, send: Send) -> None:
-        events = await self._job.receive()
-        if isinstance(events[0], FailureEvent):
-            await send_error(send, events[0].error)
+        events = await self._mailbox.receive()
+        failure = next((event for _, event in events if isinstance(event, FailureEvent)), None)
+        if failure is not None:
+            await send_error(send, failure.error)
             return
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-        chunk, ended = self._format(events)
-        chunk = self._shape.first() + chunk
         while True:
+            chunk, ended = self._format(events)
             await send({"type": "http.response.body", "body": chunk, "more_body": not ended})
             if ended:
                 return
-            chunk, ended = self._format(await self._job.receive())
+            events = await self._mailbox.receive()
 
-    def _format(self, events: list[Event]) -> tuple[bytes, bool]:
+    def _format(self, events: list[tuple[int, Event]]) -> tuple[bytes, bool]:
         """All events at hand as one piece, and whether they were the last."""
-        chunks, ended = [], False
-        for event in events:
+        shape = self._shape
+        chunks: list[bytes] = []
+        for index, event in events:
+            if isinstance(event, FailureEvent):
+                return b"".join((*chunks, format_sse_error(event.error))), True
+            if isinstance(event, ProgressEvent):
+                chunks.append(shape.progress(index, event))
+                continue
+            if index not in self._begun:
+                self._begun.add(index)
+                chunks.append(shape.first(index))
             if isinstance(event, TextEvent):
-                chunks.append(self._shape.text(event.text))
+                chunks.append(shape.text(index, event))
             elif isinstance(event, FinishEvent):
-                chunks.append(self._shape.last(event))
-                if self._include_usage:
-                    chunks.append(self._shape.usage(event))
-                chunks.append(DONE)
-                ended = True
-            elif isinstance(event, FailureEvent):
-                chunks.append(format_sse_error(event.error))
-                ended = True
+                chunks.append(shape.last(index, event))
+                self._finishes[index] = event
+        ended = len(self._finishes) == len(self._jobs)
+        if ended:
+            chunks.append(shape.end([self._finishes[index] for index in range(len(self._jobs))]))
         return b"".join(chunks), ended
 
 
 class WholeText(JobResponse):
-    """One JSON object when the generation has ended."""
+    """One JSON object when all choices have ended."""
 
-    def __init__(self, job: Job, cancel: Callable[[Job], None], shape: Shape) -> None:
-        super().__init__(job, cancel)
+    def __init__(self, jobs: Sequence[Job], cancel: Callable[[Job], None], shape: Shape) -> None:
+        super().__init__(jobs, cancel)
         self._shape = shape
 
     async def _answer(self, send: Send) -> None:
-        parts: list[str] = []
-        while True:
-            for event in await self._job.receive():
+        parts: list[list[TextEvent]] = [[] for _ in self._jobs]
+        finishes: dict[int, FinishEvent] = {}
+        while len(finishes) < len(self._jobs):
+            for index, event in await self._mailbox.receive():
                 if isinstance(event, TextEvent):
-                    parts.append(event.text)
+                    parts[index].append(event)
                 elif isinstance(event, FinishEvent):
-                    await send_json(send, 200, self._shape.whole("".join(parts), event))
-                    return
+                    finishes[index] = event
                 elif isinstance(event, FailureEvent):
                     await send_error(send, event.error)
                     return
+        answers = [Answer(finishes[index], parts[index]) for index in range(len(self._jobs))]
+        await send_json(send, 200, self._shape.whole(answers))
 
 
 class WholeEmbedding(JobResponse):
     """One JSON object with all vectors. `format_body` makes it of them."""
 
     def __init__(
-        self, job: Job, cancel: Callable[[Job], None], format_body: Callable[[list[list[float]]], dict[str, Any]]
+        self, job: Job, cancel: Callable[[Job], None], format_body: Callable[[list[list[float]]], Any]
     ) -> None:
-        super().__init__(job, cancel)
+        super().__init__([job], cancel)
         self._format_body = format_body
 
     async def _answer(self, send: Send) -> None:
-        for event in await self._job.receive():
+        for _, event in await self._mailbox.receive():
             if isinstance(event, EmbeddingEvent):
                 await send_json(send, 200, self._format_body(event.vectors))
             elif isinstance(event, FailureEvent):

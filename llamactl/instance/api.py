@@ -7,7 +7,7 @@ count decides whether an order to stop finds the instance busy, and from an acce
 
 import base64
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -25,16 +25,21 @@ from llamactl.instance.bodies import (
     CompletionBody,
     DetokenizeBody,
     EmbeddingBody,
+    GenerationBody,
+    InfillBody,
+    RerankBody,
     TemplateBody,
     TokenizeBody,
     parse_body,
 )
+from llamactl.instance.embed import normalize
 from llamactl.instance.jobs import Job
+from llamactl.instance.look import METRICS_TYPE, format_metrics, format_props, format_slots
 from llamactl.instance.service import Service
-from llamactl.instance.shapes import ChatShape, CompletionShape, Shape, encode_json
+from llamactl.instance.shapes import ChatShape, CompletionShape, NativeShape, Shape, encode_json, format_ranking
 from llamactl.settings import ModelSettings
 
-_ENGINE_PATHS = frozenset({"/v1/chat/completions", "/chat/completions", "/v1/completions", "/v1/embeddings"})
+Handler = Callable[[Request], Awaitable[Any]]
 
 
 class Api:
@@ -46,26 +51,37 @@ class Api:
         self.service: Service | None = None
 
     def build_app(self) -> ASGIApp:
-        def post(path: str, handler: Callable[[Request], Awaitable[Any]]) -> Route:
-            return Route(path, handler, methods=["POST"])
-
-        def get(path: str, handler: Callable[[Request], Awaitable[Any]]) -> Route:
-            return Route(path, handler, methods=["GET"])
-
+        engine: dict[str, Handler] = {
+            "/v1/chat/completions": self._answer_chat,
+            "/chat/completions": self._answer_chat,
+            "/v1/completions": self._answer_completion,
+            "/completion": self._answer_native,
+            "/completions": self._answer_native,
+            "/infill": self._answer_infill,
+            "/v1/embeddings": self._answer_embedding,
+            "/v1/rerank": self._answer_ranking,
+            "/v1/reranking": self._answer_ranking,
+            "/rerank": self._answer_ranking,
+            "/reranking": self._answer_ranking,
+        }
+        texts: dict[str, Handler] = {
+            "/tokenize": self._tokenize,
+            "/detokenize": self._detokenize,
+            "/apply-template": self._apply_template,
+        }
+        looks: dict[str, Handler] = {
+            "/health": self._show_health,
+            "/v1/health": self._show_health,
+            "/v1/models": self._list_models,
+            "/models": self._list_models,
+            "/props": self._show_props,
+            "/slots": self._show_slots,
+            "/metrics": self._show_metrics,
+        }
         app = Starlette(
             routes=[
-                get("/health", self._show_health),
-                get("/v1/health", self._show_health),
-                get("/v1/models", self._list_models),
-                get("/models", self._list_models),
-                get("/props", self._show_props),
-                post("/v1/chat/completions", self._answer_chat),
-                post("/chat/completions", self._answer_chat),
-                post("/v1/completions", self._answer_completion),
-                post("/v1/embeddings", self._answer_embedding),
-                post("/tokenize", self._tokenize),
-                post("/detokenize", self._detokenize),
-                post("/apply-template", self._apply_template),
+                *(Route(path, handler, methods=["POST"]) for path, handler in {**engine, **texts}.items()),
+                *(Route(path, handler, methods=["GET"]) for path, handler in looks.items()),
             ],
             exception_handlers={
                 LlamactlError: _handle_error,
@@ -74,13 +90,13 @@ class Api:
                 Exception: _handle_bug,
             },
         )
-        return self._count_requests(app)
+        return self._count_requests(app, frozenset(engine))
 
-    def _count_requests(self, app: ASGIApp) -> ASGIApp:
+    def _count_requests(self, app: ASGIApp, paths: frozenset[str]) -> ASGIApp:
         activity = self._activity
 
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or scope["path"] not in _ENGINE_PATHS:
+            if scope["type"] != "http" or scope["path"] not in paths:
                 await app(scope, receive, send)
                 return
             if activity.is_refusing:
@@ -104,14 +120,26 @@ class Api:
     async def _answer_chat(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), ChatBody)
-        job = await service.submit_chat(body)
-        return _choose_response(service, job, ChatShape(self._settings.name), body)
+        jobs, frame = await service.submit_chat(body)
+        return _choose_response(service, jobs, ChatShape(frame), body)
 
     async def _answer_completion(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), CompletionBody)
-        job = await service.submit_completion(body)
-        return _choose_response(service, job, CompletionShape(self._settings.name), body)
+        jobs, frame = await service.submit_completion(body)
+        return _choose_response(service, jobs, CompletionShape(frame), body)
+
+    async def _answer_native(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), CompletionBody)
+        jobs, frame = await service.submit_completion(body)
+        return _choose_response(service, jobs, NativeShape(frame), body)
+
+    async def _answer_infill(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), InfillBody)
+        jobs, frame = await service.submit_infill(body)
+        return _choose_response(service, jobs, NativeShape(frame), body)
 
     async def _answer_embedding(self, request: Request) -> Any:
         service = self._require_service()
@@ -119,6 +147,9 @@ class Api:
         job, n_tokens = await service.submit_embedding(body)
 
         def format_body(vectors: list[list[float]]) -> dict[str, Any]:
+            if body.dimensions is not None:
+                # Models made for it have what matters first; of a shortened vector the length is 1 again.
+                vectors = [normalize(vector[: body.dimensions]) for vector in vectors]
             as_base64 = body.encoding_format == "base64"
             data = [
                 {"object": "embedding", "index": index, "embedding": _encode_vector(vector) if as_base64 else vector}
@@ -126,6 +157,18 @@ class Api:
             ]
             usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
             return {"object": "list", "model": self._settings.name, "data": data, "usage": usage}
+
+        return WholeEmbedding(job, service.engine.cancel, format_body)
+
+    async def _answer_ranking(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), RerankBody)
+        given = body.documents if body.documents is not None else body.texts or []
+        documents = [document if isinstance(document, str) else document.text for document in given]
+        job, n_tokens = await service.submit_ranking(body, documents)
+
+        def format_body(scores: list[list[float]]) -> Any:
+            return format_ranking(self._settings.name, body, documents, [values[0] for values in scores], n_tokens)
 
         return WholeEmbedding(job, service.engine.cancel, format_body)
 
@@ -143,7 +186,7 @@ class Api:
     async def _detokenize(self, request: Request) -> Response:
         service = self._require_service()
         body = parse_body(await request.body(), DetokenizeBody)
-        service.check_tokens(body.tokens)
+        service.prompts.check_tokens(body.tokens)
         return _answer_json({"content": service.vocabulary.detokenize(body.tokens)})
 
     async def _apply_template(self, request: Request) -> Response:
@@ -178,28 +221,20 @@ class Api:
         return _answer_json({"object": "list", "data": [model]})
 
     async def _show_props(self, _request: Request) -> Response:
-        service = self._require_service()
-        vocabulary = service.vocabulary
-        return _answer_json(
-            {
-                "default_generation_settings": {"n_ctx": service.n_ctx},
-                "total_slots": self._settings.parallel,
-                "model_alias": self._settings.name,
-                "model_path": self._settings.path,
-                "chat_template": service.template.source,
-                "bos_token": vocabulary.text_of(vocabulary.bos),
-                "eos_token": vocabulary.text_of(vocabulary.eos),
-                "modalities": {"vision": False, "audio": False},
-            }
-        )
+        return _answer_json(format_props(self._require_service()))
+
+    async def _show_slots(self, _request: Request) -> Response:
+        return _answer_json(format_slots(self._require_service()))
+
+    async def _show_metrics(self, _request: Request) -> Response:
+        return Response(format_metrics(self._require_service()), media_type=METRICS_TYPE)
 
 
 def _choose_response(
-    service: Service, job: Job, shape: Shape, body: ChatBody | CompletionBody
+    service: Service, jobs: Sequence[Job], shape: Shape, body: GenerationBody
 ) -> StreamedText | WholeText:
-    if body.stream:
-        return StreamedText(job, service.engine.cancel, shape, body.include_usage)
-    return WholeText(job, service.engine.cancel, shape)
+    kind = StreamedText if body.stream else WholeText
+    return kind(jobs, service.engine.cancel, shape)
 
 
 def _answer_json(value: Any, status: int = 200) -> Response:

@@ -1,8 +1,9 @@
 """What may clients send? The bodies of requests as types: unknown fields are ignored as OpenAI does, a wrong type is
 a 400 that names the field.
 
-The path of the offending field comes from msgspec's own message ("... - at `$.messages[0].role`"). What is sent but
-not supported is refused rather than ignored where ignoring it would change the answer's meaning (`n`, `echo`).
+The path of the offending field comes from msgspec's own message ("... - at `$.messages[0].role`"). Every field may be
+null, which means that it was not sent: clients that fill in all fields of a form do that. What the values mean is
+`wishes`' matter.
 """
 
 from typing import Any, TypeVar
@@ -10,10 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.sampling import SamplingParams
-
-MAX_STOPS = 64
-_INT32_MAX = (1 << 31) - 1
 
 
 class TextPart(msgspec.Struct, frozen=True):
@@ -33,11 +30,64 @@ class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
-class _Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """What both kinds of generation have in common; None: the default of SamplingParams."""
+class JsonSchemaFormat(msgspec.Struct, frozen=True):
+    name: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+    schema: dict[str, Any] | bool | None = None
+    """llama-server's: beside type json_object."""
+
+
+class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
+    """How tokens are chosen, in llama-server's names. What is not sent is as configured."""
+
+    temperature: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    min_keep: int | None = None
+    samplers: str | list[str] | None = None
+    seed: int | None = None
+    logit_bias: dict[str, float | bool] | list[tuple[int | str, float | bool]] | None = None
+    ignore_eos: bool | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | bool | None = None
+    response_format: ResponseFormat | None = None
+    logprobs: bool | int | None = None
+    """Chats say whether, completions say how many."""
+    top_logprobs: int | None = None
+    n_probs: int | None = None
+    post_sampling_probs: bool | None = None
+
+
+class GenerationBody(SamplingBody, frozen=True, kw_only=True):
+    """What all kinds of generation have in common."""
 
     model: str | None = None
     stream: bool | None = None
@@ -47,42 +97,53 @@ class _Generation(msgspec.Struct, frozen=True, kw_only=True):
     n_predict: int | None = None
     n: int | None = None
     stop: str | list[str] | None = None
-    seed: int | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | list[tuple[int, float]] | None = None
-    ignore_eos: bool = False
-    cache_prompt: bool = True
+    cache_prompt: bool | None = None
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
+    return_tokens: bool | None = None
 
     @property
     def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-class ChatBody(_Generation, frozen=True, kw_only=True):
+class ChatBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[ChatMessage]
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class CompletionBody(_Generation, frozen=True, kw_only=True):
-    """POST /v1/completions."""
+Prompt = str | list[str | int | list[str | int]]
+"""A text, tokens, texts and tokens mixed, or several of these."""
 
-    prompt: str | list[str | int]
+
+class CompletionBody(GenerationBody, frozen=True, kw_only=True):
+    """POST /v1/completions, /completion."""
+
+    prompt: Prompt
     echo: bool | None = None
     suffix: str | None = None
     best_of: int | None = None
+
+
+class InfillChunk(msgspec.Struct, frozen=True):
+    """Another file of the project."""
+
+    text: str
+    filename: str | None = None
+
+
+class InfillBody(GenerationBody, frozen=True, kw_only=True):
+    """POST /infill."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[InfillChunk] | None = None
+    prompt: str | None = None
 
 
 class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +152,23 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     input: str | list[str | int | list[int]]
     model: str | None = None
     encoding_format: str | None = None
+    dimensions: int | None = None
+
+
+class Document(msgspec.Struct, frozen=True):
+    text: str
+
+
+class RerankBody(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /v1/rerank: Jina's form with `documents`, or that of text-embeddings-inference with `texts`."""
+
+    query: str
+    documents: list[str | Document] | None = None
+    texts: list[str] | None = None
+    model: str | None = None
+    top_n: int | None = None
+    return_documents: bool | None = None
+    return_text: bool | None = None
 
 
 class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +191,7 @@ class TemplateBody(msgspec.Struct, frozen=True, kw_only=True):
 
     messages: list[ChatMessage]
     tools: list[dict[str, Any]] | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -130,62 +208,6 @@ def parse_body(data: bytes, kind: type[Body]) -> Body:
 
 def refuse(message: str) -> LlamactlError:
     return LlamactlError(ErrorCode.INVALID_REQUEST, message)
-
-
-def choose_sampling(body: _Generation) -> SamplingParams:
-    given = {
-        name: value
-        for name in SamplingParams.__struct_fields__
-        if name not in ("logit_bias", "seed") and (value := getattr(body, name, None)) is not None
-    }
-    for name in ("top_k", "repeat_last_n"):
-        if abs(given.get(name, 0)) > _INT32_MAX:
-            raise refuse(f"cannot use `{name}`: {given[name]} is out of range")
-    if given.get("repeat_penalty", 1.0) <= 0:
-        raise refuse("cannot use `repeat_penalty`: it must be greater than 0")
-    if given.get("repeat_last_n", 0) < -1:
-        raise refuse("cannot use `repeat_last_n`: it must be at least -1")
-    # llama-server's word for "all of the context".
-    if given.get("repeat_last_n") == -1:
-        given["repeat_last_n"] = _INT32_MAX
-    if body.seed is not None and body.seed >= 0:
-        given["seed"] = body.seed & 0xFFFFFFFF
-    return SamplingParams(**given, logit_bias=_parse_logit_bias(body.logit_bias))
-
-
-def _parse_logit_bias(bias: dict[str, float] | list[tuple[int, float]] | None) -> dict[int, float]:
-    if bias is None:
-        return {}
-    if isinstance(bias, list):
-        return dict(bias)
-    try:
-        return {int(token): value for token, value in bias.items()}
-    except ValueError:
-        raise refuse("cannot use `logit_bias`: its keys must be token numbers") from None
-
-
-def choose_stops(body: _Generation) -> tuple[str, ...]:
-    stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    if len(stops) > MAX_STOPS:
-        raise refuse(f"cannot use `stop`: {len(stops)} strings, at most {MAX_STOPS} are taken")
-    return tuple(stop for stop in stops if stop)
-
-
-def choose_max_tokens(body: _Generation) -> int | None:
-    """None: no limit of the client's. llama-server's -1 says the same."""
-    for name in ("max_completion_tokens", "max_tokens", "n_predict"):
-        value: int | None = getattr(body, name)
-        if value is None:
-            continue
-        if value < -1:
-            raise refuse(f"cannot use `{name}`: {value} is negative")
-        return None if value == -1 else value
-    return None
-
-
-def check_choices(body: _Generation) -> None:
-    if body.n not in (None, 1):
-        raise refuse(f"cannot use `n`: {body.n} choices were asked for, only 1 is made")
 
 
 def format_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:

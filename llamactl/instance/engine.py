@@ -93,6 +93,10 @@ class Engine:
         """How long the running step has taken; 0 when idle."""
         return time.monotonic() - self._progress_s if self._working else 0.0
 
+    def count_inbox(self) -> int:
+        """Jobs that the worker has not seen yet."""
+        return len(self._inbox)
+
     def count_step_tokens(self) -> int:
         return self._worker.count_step_tokens()
 

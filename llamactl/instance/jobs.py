@@ -5,6 +5,7 @@ the event loop may set on a job that the engine has, and the engine looks at it 
 """
 
 import asyncio
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -152,6 +153,8 @@ class Job:
     index: int = 0
     """Which of the choices of its HTTP request it makes."""
     mailbox: Mailbox = field(default_factory=Mailbox)
+    number: int = field(default_factory=itertools.count().__next__)
+    """In order of arrival."""
     cancelled: bool = False
 
     def push(self, event: Event) -> None:

@@ -29,7 +29,10 @@ class Vocabulary:
         self.n_tokens: int = llama.llama_vocab_n_tokens(self.pointer)
         self.bos: int = llama.llama_vocab_bos(self.pointer)
         self.eos: int = llama.llama_vocab_eos(self.pointer)
+        self.separator: int = llama.llama_vocab_sep(self.pointer)
         self.adds_bos: bool = llama.llama_vocab_get_add_bos(self.pointer)
+        self.adds_eos: bool = llama.llama_vocab_get_add_eos(self.pointer)
+        self.adds_separator: bool = llama.llama_vocab_get_add_sep(self.pointer)
         self._pieces: dict[int, bytes] = {}
         self._special_pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}

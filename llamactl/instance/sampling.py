@@ -8,10 +8,13 @@ Numbers are clamped to what llama.cpp can bear: it allocates what it is told to 
 """
 
 import ctypes
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from llamactl.instance.bindings import llama
 from llamactl.instance.candidates import Candidates
@@ -23,6 +26,7 @@ _MIN_TEMPERATURE = 1e-4
 """Below it, except for 0, logits divided by the temperature leave the range of 32 bits."""
 _LARGEST = 1e6
 _MIROSTAT_M = 100
+MAX_GRAMMAR_CHARS, MAX_GRAMMAR_RULES, MAX_GRAMMAR_DEPTH = 1 << 20, 5000, 200
 
 
 class SamplingParams(Sampling, frozen=True, kw_only=True):
@@ -30,7 +34,7 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
 
     seed: int | None = None
     """None: a new one for each request."""
-    logit_bias: dict[int, float] = {}
+    logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
     ignore_eos: bool = False
     grammar: str = ""
     """GBNF; empty: none."""
@@ -142,6 +146,23 @@ def create_grammar(vocabulary: Vocabulary, text: str) -> Any:
     if not sampler:
         raise GrammarError("llama.cpp cannot read it")
     return sampler
+
+
+def check_grammar(vocabulary: Vocabulary, text: str) -> None:
+    """Raises GrammarError, also for grammars on which llama.cpp's recursive parser would use up the stack."""
+    if len(text) > MAX_GRAMMAR_CHARS:
+        raise GrammarError(f"it has {len(text)} characters, at most {MAX_GRAMMAR_CHARS} are taken")
+    if "\0" in text:
+        raise GrammarError("it holds NUL")
+    n_rules = text.count("::=")
+    if n_rules > MAX_GRAMMAR_RULES:
+        raise GrammarError(f"it has {n_rules} rules, at most {MAX_GRAMMAR_RULES} are taken")
+    depth = 0
+    for bracket in re.findall(r"[()]", text):
+        depth += 1 if bracket == "(" else -1
+        if depth > MAX_GRAMMAR_DEPTH:
+            raise GrammarError(f"its brackets are nested more than {MAX_GRAMMAR_DEPTH} deep")
+    llama.llama_sampler_free(create_grammar(vocabulary, text))
 
 
 def _clamp_back(last_n: int, n_ctx: int) -> int:

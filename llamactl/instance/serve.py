@@ -151,24 +151,28 @@ class Instance:
     def _build_service(self, loaded: "Loaded") -> "Service":
         from llamactl.instance.bindings import llama
         from llamactl.instance.embed import Embedder
-        from llamactl.instance.engine import Engine, Worker
+        from llamactl.instance.engine import Engine
         from llamactl.instance.generate import Generator
         from llamactl.instance.params import POOLING_TYPES
+        from llamactl.instance.prompts import PromptReader
         from llamactl.instance.service import Service
         from llamactl.instance.template import CHATML, ChatTemplate
+        from llamactl.instance.wishes import choose_defaults
 
         settings, vocabulary = self._environment.settings, loaded.model.vocabulary
         n_ctx = int(llama.llama_n_ctx(loaded.context))
         n_batch = int(llama.llama_n_batch(loaded.context))
-        worker: Worker
+        pooling = int(llama.llama_pooling_type(loaded.context))
+        worker: Generator | Embedder
         if loaded.embeds:
-            worker = Embedder(loaded.context, loaded.facts.n_embd, settings.parallel, n_batch)
+            is_reranker = pooling == POOLING_TYPES["rank"]
+            n_values = llama.llama_model_n_cls_out(loaded.model.pointer) if is_reranker else loaded.facts.n_embd
+            worker = Embedder(loaded.context, n_values, settings.parallel, n_batch)
         else:
             n_step = int(llama.llama_n_ubatch(loaded.context))
             worker = Generator(loaded.context, vocabulary, loaded.traits, settings.parallel, n_ctx, n_step)
         source = settings.chat_template or loaded.model.read_meta("tokenizer.chat_template") or CHATML
         template = ChatTemplate(source, vocabulary.text_of(vocabulary.bos), vocabulary.text_of(vocabulary.eos))
-        pooling = int(llama.llama_pooling_type(loaded.context))
         names = {number: name for name, number in POOLING_TYPES.items()}
         engine = self._engine = Engine(worker, self._loop, self._handle_broken)
         engine.start()
@@ -176,12 +180,16 @@ class Instance:
             settings=settings,
             facts=loaded.facts,
             vocabulary=vocabulary,
+            prompts=PromptReader(vocabulary),
             template=template,
             engine=engine,
+            worker=worker,
             n_ctx=n_ctx,
             n_batch=n_batch,
             embeds=loaded.embeds,
             pooling=names.get(pooling, "none"),
+            sampling=choose_defaults(settings.sampling, loaded.model.read_meta),
+            rerank_template=loaded.model.read_meta("tokenizer.chat_template.rerank"),
         )
 
     # --- serving and ending -----------------------------------------------------------------------

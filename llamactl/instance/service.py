@@ -1,11 +1,12 @@
 """What can a loaded model be asked? Requests become jobs of the engine here: templates, tokens, bounds; all that is
 not HTTP.
 
-Long texts are tokenized on another thread (llama.cpp releases nothing that the event loop needs meanwhile), so that
-one client's book does not stall the others' tokens.
+One HTTP request may be several jobs, which share a mailbox: a choice of a prompt is a job. Grammars are tried here,
+so that one that llama.cpp cannot use is refused before anything runs.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,21 +16,31 @@ from llamactl.instance.bodies import (
     ChatMessage,
     CompletionBody,
     EmbeddingBody,
-    check_choices,
-    choose_max_tokens,
-    choose_sampling,
-    choose_stops,
+    GenerationBody,
+    InfillBody,
+    RerankBody,
     format_messages,
     refuse,
 )
+from llamactl.instance.embed import Embedder
 from llamactl.instance.engine import Engine
-from llamactl.instance.jobs import EmbeddingRequest, GenerationRequest, Job
+from llamactl.instance.generate import Generator
+from llamactl.instance.jobs import EmbeddingRequest, GenerationRequest, Job, Mailbox
 from llamactl.instance.model import Vocabulary
+from llamactl.instance.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader
+from llamactl.instance.sampling import GrammarError, check_grammar
+from llamactl.instance.shapes import Frame, format_sampling
 from llamactl.instance.template import ChatTemplate
+from llamactl.instance.wishes import (
+    choose_max_tokens,
+    choose_n,
+    choose_n_top,
+    choose_sampling,
+    choose_schema,
+    choose_stops,
+)
 from llamactl.protocol import Facts
-from llamactl.settings import ModelSettings
-
-_LONG_TEXT_CHARS = 8192
+from llamactl.settings import ModelSettings, Sampling
 
 
 @dataclass(frozen=True)
@@ -39,30 +50,44 @@ class Service:
     settings: ModelSettings
     facts: Facts
     vocabulary: Vocabulary
+    prompts: PromptReader
     template: ChatTemplate
     engine: Engine
+    worker: Generator | Embedder
     n_ctx: int
     n_batch: int
     embeds: bool
     pooling: str
     """Of embeddings, in the settings' words."""
+    sampling: Sampling
+    """For requests that say nothing else."""
+    rerank_template: str | None = None
 
-    async def submit_chat(self, body: ChatBody) -> Job:
+    async def submit_chat(self, body: ChatBody) -> tuple[list[Job], Frame]:
         self._require_text()
-        check_choices(body)
-        prompt = self.render(body.messages, body.tools, body.add_generation_prompt, body.chat_template_kwargs)
-        return await self._submit_generation(body, await self.tokenize_prompt(prompt))
+        text = self.render(body.messages, body.tools, body.add_generation_prompt, body.chat_template_kwargs)
+        return await self._submit(body, [await self.prompts.tokenize_prompt(text)])
 
-    async def submit_completion(self, body: CompletionBody) -> Job:
+    async def submit_completion(self, body: CompletionBody) -> tuple[list[Job], Frame]:
         self._require_text()
-        check_choices(body)
-        if body.echo:
-            raise refuse("cannot use `echo`: it is not supported")
+        if body.echo and choose_n_top(body) is not None:
+            raise refuse("cannot use `echo` with `logprobs`: prompts have no probabilities here")
         if body.suffix:
-            raise refuse("cannot use `suffix`: it is not supported")
-        if body.best_of not in (None, 1):
-            raise refuse(f"cannot use `best_of`: {body.best_of} is not supported, only 1 is")
-        return await self._submit_generation(body, await self._read_prompt(body.prompt))
+            if not isinstance(body.prompt, str):
+                raise refuse("cannot use `suffix`: `prompt` must be one text")
+            self._require_infill()
+            prompts = [await self._fill_gap(body, body.prompt, body.suffix)]
+        else:
+            prompts = await self.prompts.read_prompts(body.prompt)
+        if not body.echo:
+            return await self._submit(body, prompts)
+        echoes = [body.prompt] if isinstance(body.prompt, str) else [self._show(prompt) for prompt in prompts]
+        return await self._submit(body, prompts, echoes)
+
+    async def submit_infill(self, body: InfillBody) -> tuple[list[Job], Frame]:
+        self._require_text()
+        self._require_infill()
+        return await self._submit(body, [await self._fill_gap(body, body.input_prefix, body.input_suffix)])
 
     async def submit_embedding(self, body: EmbeddingBody) -> tuple[Job, int]:
         """The job, and how many tokens its inputs have together."""
@@ -75,91 +100,144 @@ class Service:
             raise refuse(f"cannot make embeddings: pooling {self.pooling!r} gives no vector for a text")
         if body.encoding_format not in (None, "float", "base64"):
             raise refuse(f"cannot use `encoding_format`: {body.encoding_format!r} is neither float nor base64")
-        inputs = await self._read_inputs(body.input)
-        for tokens in inputs:
-            limit = min(self.n_batch, self.n_ctx)
-            if len(tokens) > limit:
-                raise _refuse_length(len(tokens), limit)
-        job = Job(EmbeddingRequest(inputs))
-        self.engine.submit(job)
-        return job, sum(len(tokens) for tokens in inputs)
+        if body.dimensions is not None and not 1 <= body.dimensions <= self.facts.n_embd:
+            raise refuse(f"cannot use `dimensions`: {body.dimensions}, the model makes {self.facts.n_embd}")
+        return self._submit_inputs(await self.prompts.read_inputs(body.input), normalized=True)
+
+    async def submit_ranking(self, body: RerankBody, documents: Sequence[str]) -> tuple[Job, int]:
+        """The job, and how many tokens its inputs have together."""
+        if not self.embeds or self.pooling != "rank":
+            raise refuse(
+                f"cannot rerank: {self.settings.name!r} is not made for it; a reranker's file names pooling `rank`, or "
+                "its configuration does"
+            )
+        if not documents:
+            raise refuse("cannot use `documents`: there are none")
+        if len(documents) > MAX_PROMPTS:
+            raise refuse(f"cannot use `documents`: {len(documents)}, at most {MAX_PROMPTS} are taken")
+        pairs = [await self.prompts.pair(body.query, text, self.rerank_template) for text in documents]
+        return self._submit_inputs(pairs, normalized=False)
 
     def render(
         self,
         messages: list[ChatMessage],
         tools: list[dict[str, Any]] | None,
-        add_generation_prompt: bool,
+        add_generation_prompt: bool | None,
         variables: dict[str, Any] | None,
     ) -> str:
-        given = {"tools": tools, "add_generation_prompt": add_generation_prompt}
+        given = {"tools": tools, "add_generation_prompt": add_generation_prompt is not False}
         reserved = {"messages", *given}
         extra = {name: value for name, value in (variables or {}).items() if name not in reserved}
         return self.template.render(format_messages(messages), **extra, **given)
 
-    async def tokenize_prompt(self, text: str) -> list[int]:
-        if len(text) < _LONG_TEXT_CHARS:
-            return self.vocabulary.tokenize_prompt(text)
-        return await asyncio.to_thread(self.vocabulary.tokenize_prompt, text)
+    # --- jobs -------------------------------------------------------------------------------------
 
-    async def _submit_generation(self, body: ChatBody | CompletionBody, prompt: list[int]) -> Job:
-        if not prompt:
-            raise refuse("cannot continue an empty prompt")
-        if len(prompt) >= self.n_ctx:
-            raise _refuse_length(len(prompt), self.n_ctx)
-        request = GenerationRequest(
-            prompt=prompt,
-            sampling=choose_sampling(body),
-            max_tokens=choose_max_tokens(body),
-            stops=choose_stops(body),
-            cache_prompt=body.cache_prompt,
+    async def _submit(
+        self, body: GenerationBody, prompts: list[list[int]], echoes: Sequence[str] = ()
+    ) -> tuple[list[Job], Frame]:
+        n = choose_n(body)
+        if not prompts:
+            raise refuse("cannot use `prompt`: there is none")
+        if len(prompts) * n > MAX_PROMPTS:
+            raise refuse(f"cannot use `n`: {len(prompts)} prompts times {n} are more than {MAX_PROMPTS} choices")
+        for prompt in prompts:
+            if not prompt:
+                raise refuse("cannot continue an empty prompt")
+            if len(prompt) >= self.n_ctx:
+                raise _refuse_length(len(prompt), self.n_ctx)
+        grammar = await self._choose_grammar(body)
+        mailbox = Mailbox()
+        jobs = []
+        for index in range(len(prompts) * n):
+            request = GenerationRequest(
+                prompt=prompts[index // n],
+                sampling=choose_sampling(body, self.sampling, grammar, self._tokenize_plain, index % n),
+                max_tokens=choose_max_tokens(body),
+                stops=choose_stops(body),
+                cache_prompt=body.cache_prompt is not False,
+                wants_timings=bool(body.timings_per_token),
+                wants_progress=bool(body.stream and body.return_progress),
+            )
+            jobs.append(Job(request, index, mailbox))
+        frame = Frame(
+            model=self.settings.name,
+            n_choices=n,
+            n_top=choose_n_top(body),
+            post_sampling=bool(body.post_sampling_probs),
+            include_usage=body.include_usage,
+            return_tokens=bool(body.return_tokens),
+            echoes=[echo for echo in echoes for _ in range(n)],
+            describe=lambda index: self._describe(jobs[index]),
         )
-        job = Job(request)
+        for job in jobs:
+            self.engine.submit(job)
+        return jobs, frame
+
+    def _describe(self, job: Job) -> dict[str, Any]:
+        """What llama-server's own answers tell of their request."""
+        request = job.request
+        assert isinstance(request, GenerationRequest)
+        n_predict = -1 if request.max_tokens is None else request.max_tokens
+        more = {"n_predict": n_predict, "max_tokens": n_predict, "stop": request.stops}
+        return {
+            "generation_settings": {**format_sampling(request.sampling), **more},
+            "prompt": self._show(request.prompt),
+        }
+
+    def _submit_inputs(self, inputs: list[list[int]], *, normalized: bool) -> tuple[Job, int]:
+        limit = min(self.n_batch, self.n_ctx)
+        for tokens in inputs:
+            if len(tokens) > limit:
+                raise _refuse_length(len(tokens), limit)
+        job = Job(EmbeddingRequest(inputs, normalized))
         self.engine.submit(job)
-        return job
+        return job, sum(len(tokens) for tokens in inputs)
 
-    async def _read_prompt(self, prompt: str | list[str | int]) -> list[int]:
-        if isinstance(prompt, str):
-            return await self.tokenize_prompt(prompt)
-        tokens = [token for token in prompt if isinstance(token, int)]
-        if len(tokens) == len(prompt):
-            return self._check_tokens(tokens)
-        if len(prompt) == 1 and isinstance(prompt[0], str):
-            return await self.tokenize_prompt(prompt[0])
-        raise refuse("cannot use `prompt`: several prompts in one request are not supported")
+    async def _choose_grammar(self, body: GenerationBody) -> str:
+        schema = choose_schema(body)
+        if schema is not None:
+            # Imported when it is first needed: starting is faster without it.
+            from llamactl.instance.schema import SchemaError, format_grammar
 
-    async def _read_inputs(self, given: str | list[str | int | list[int]]) -> list[list[int]]:
-        if isinstance(given, str):
-            given = [given]
-        whole = [token for token in given if isinstance(token, int)]
-        if whole and len(whole) == len(given):
-            return [self._check_tokens(whole)]
-        inputs = []
-        for index, entry in enumerate(given):
-            if isinstance(entry, str):
-                tokens = await self.tokenize_prompt(entry)
-            elif isinstance(entry, list):
-                tokens = self._check_tokens(entry)
-            else:
-                raise refuse("cannot use `input`: texts and token numbers are mixed")
-            if not tokens:
-                raise refuse(f"cannot use `input[{index}]`: it is empty")
-            inputs.append(tokens)
-        if not inputs:
-            raise refuse("cannot use `input`: it is empty")
-        return inputs
+            try:
+                grammar = await asyncio.to_thread(format_grammar, schema)
+            except SchemaError as error:
+                raise refuse(f"cannot use the JSON schema: {error}") from None
+        else:
+            grammar = body.grammar or ""
+        if grammar:
+            try:
+                await asyncio.to_thread(check_grammar, self.vocabulary, grammar)
+            except GrammarError as error:
+                what = "the JSON schema" if schema is not None else "`grammar`"
+                raise refuse(f"cannot use {what}: {error}") from None
+        return grammar
 
-    def _check_tokens(self, tokens: list[int]) -> list[int]:
-        self.check_tokens(tokens)
-        return tokens
+    async def _fill_gap(self, body: CompletionBody | InfillBody, prefix: str, suffix: str) -> list[int]:
+        extra = (body.input_extra or ()) if isinstance(body, InfillBody) else ()
+        start = (body.prompt or "") if isinstance(body, InfillBody) else ""
+        # As llama-server: other files leave room for the answer twice over.
+        room = self.n_ctx - self.n_batch - 2 * (choose_max_tokens(body) or 0)
+        return await self.prompts.fill_gap(prefix, suffix, extra, start, room, self.n_batch)
 
-    def check_tokens(self, tokens: list[int]) -> None:
-        for token in tokens:
-            if not 0 <= token < self.vocabulary.n_tokens:
-                raise refuse(f"cannot use token {token}: the vocabulary has {self.vocabulary.n_tokens}")
+    def _tokenize_plain(self, text: str) -> list[int]:
+        return self.vocabulary.tokenize(text[:LONG_TEXT_CHARS], add_special=False, parse_special=True)
+
+    def _show(self, tokens: list[int]) -> str:
+        if tokens[:1] == [self.vocabulary.bos]:
+            tokens = tokens[1:]
+        return self.vocabulary.detokenize(tokens)
 
     def _require_text(self) -> None:
         if self.embeds:
             raise refuse(f"cannot generate text: {self.settings.name!r} is a model for embeddings")
+
+    def _require_infill(self) -> None:
+        if not self.prompts.infill.is_complete:
+            raise refuse(
+                f"cannot fill a gap: {self.settings.name!r} is not made for it, its vocabulary lacks the tokens that "
+                "mark prefix, suffix and middle"
+            )
 
 
 def _refuse_length(n_tokens: int, limit: int) -> LlamactlError:

@@ -24,6 +24,19 @@ class Stats:
     n_tokens_max: int = 0
     """The longest sequence."""
 
+    @property
+    def prompt_rate(self) -> float:
+        """Tokens per second of a request."""
+        return self.n_prompt / self.prompt_s if self.prompt_s else 0.0
+
+    @property
+    def predicted_rate(self) -> float:
+        return self.n_predicted / self.predicted_s if self.predicted_s else 0.0
+
+    @property
+    def busy_per_decode(self) -> float:
+        return self.n_busy / self.n_decodes if self.n_decodes else 0.0
+
 
 @dataclass(frozen=True)
 class Load:

@@ -157,7 +157,7 @@ def test_generation_ends_with_the_context(instance: Child) -> None:
         ({"messages": MESSAGES, "temperature": "hot"}, "temperature"),
         ({"messages": MESSAGES, "max_tokens": 1.5}, "max_tokens"),
         ({"messages": MESSAGES, "stop": [1]}, "stop[0]"),
-        ({"messages": MESSAGES, "n": 2}, "`n`"),
+        ({"messages": MESSAGES, "n": 0}, "`n`"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
         ({}, "messages"),
