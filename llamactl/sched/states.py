@@ -3,11 +3,18 @@
 The states of a model whose unit exists (an instance) are loading, ready, sleeping and stopping; without a unit it is
 unloaded or failed.
 
-    unloaded -> loading -> ready <-> sleeping       ready, sleeping -> loading : never; a wake goes straight to ready
-    failed   -> loading    ready, sleeping, loading -> stopping -> unloaded
-    loading, ready, sleeping -> failed              the unit ended on its own, badly
-    loading, ready, sleeping -> unloaded            the unit ended on its own, well (someone stopped it by hand)
-    failed   -> unloaded                            its settings changed: the old failure says nothing any more
+    unloaded --+
+               +--> loading ---> ready <---> sleeping      (loading ---> sleeping: it was found asleep)
+    failed ----+       |           |            |
+                       +-----------+------------+
+                       |           |            |
+                       v           v            v
+                   stopping     failed       unloaded
+                       |      its unit ended on its own:
+                       v      badly, or well (somebody
+                   unloaded   stopped it by hand)
+
+    failed ---> unloaded: its settings have changed, and the old failure says nothing of these.
 
 A stop that is only asked for is no state: a model stays `ready` until its instance has agreed to stop.
 A unit that ends badly while it is stopping was wanted gone and is `unloaded`, not `failed`.

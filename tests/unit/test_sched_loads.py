@@ -526,6 +526,22 @@ def test_a_drain_is_called_off_when_the_waiting_request_leaves_or_fits() -> None
         assert bench.granted() == [held_back]
 
 
+def test_a_drain_goes_on_for_the_next_in_the_queue_when_the_first_is_cancelled() -> None:
+    bench = make_bench("a", "b", "c", max_wait_s=10.0)
+    bench.lease("a", 1)
+    bench.ready("a")
+    bench.lease("b", 2)
+    bench.lease("c", 3)
+    bench.tick(10.0)
+    assert bench.recalled() == [(1, "a")]
+    bench.returned("a", returned=False)
+    bench.unload("b")
+    assert bench.list_last(CancelRecall) == []
+    bench.take_down("a")
+    assert bench.records("model unloaded", "a")[0].fields["for_model"] == "c"
+    assert bench.started() == ["c"]
+
+
 def test_max_wait_of_zero_waits_for_ever() -> None:
     bench = make_bench("a", "b", max_wait_s=0.0)
     bench.lease("a")
