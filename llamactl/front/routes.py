@@ -12,10 +12,19 @@ from typing import TYPE_CHECKING
 
 from llamactl import __version__
 from llamactl.errors import ErrorCode, LlamactlError, format_http_error
+from llamactl.front.body import HELD_BYTES, BodyStream
 from llamactl.front.control import Reply
 from llamactl.front.exchange import Exchange
 from llamactl.front.listing import format_model, format_model_list
-from llamactl.front.naming import decode_path, find_autoload, find_model, find_query_value, is_set, require_model
+from llamactl.front.naming import (
+    decode_path,
+    find_autoload,
+    find_model,
+    find_query_value,
+    find_scanned_model,
+    is_set,
+    require_model,
+)
 from llamactl.front.scrape import Scrape
 from llamactl.front.subscribers import EventStream
 from llamactl.front.wire import RequestHead
@@ -69,11 +78,21 @@ class _Request:
     client: "ClientConnection"
     head: RequestHead
     body: bytes
+    stream: BodyStream | None
+
+    def find_model(self) -> str | None:
+        if self.stream is not None:
+            return find_scanned_model(self.head, self.stream)
+        return find_model(self.head, self.body)
 
 
-def dispatch(front: "Front", client: "ClientConnection", head: RequestHead, body: bytes) -> None:
-    """Answer one request, begin to, or pass it on. Raises LlamactlError for the client."""
-    request = _Request(front, client, head, body)
+def dispatch(
+    front: "Front", client: "ClientConnection", head: RequestHead, body: bytes, stream: BodyStream | None = None
+) -> None:
+    """Answer one request, begin to, or pass it on. `stream`: a large body that may still be on its way, instead of
+    `body`. Raises LlamactlError for the client.
+    """
+    request = _Request(front, client, head, body, stream)
     path = head.path
     if client.peer and not front.guard.accepts_host(head.find(b"host")):
         _refuse_host(request)
@@ -81,7 +100,7 @@ def dispatch(front: "Front", client: "ClientConnection", head: RequestHead, body
     if front.guard.is_preflight(head):
         client.answer(head, 204, None, front.guard.format_preflight(head))
         return
-    route = _ROUTES.get(path)
+    route = ROUTES.get(path)
     if route is not None and not (route.gives_way and find_query_value(head.query, "model")):
         _dispatch_own(request, route)
     elif path.startswith(_MODEL_PREFIX) and head.method in _READ:
@@ -98,7 +117,9 @@ def dispatch(front: "Front", client: "ClientConnection", head: RequestHead, body
 def _require_model(request: _Request) -> str:
     """The model that the request names, else the one that stands in."""
     default = request.front.settings.default_model
-    return (default and find_model(request.head, request.body)) or default or require_model(request.head, request.body)
+    if default:
+        return request.find_model() or default
+    return require_model(request.head, request.body, request.stream)
 
 
 def _refuse_host(request: _Request) -> None:
@@ -116,6 +137,11 @@ def _dispatch_own(request: _Request, route: "_Route") -> None:
         request.client.answer(request.head, 204, None, (("Allow", route.allow),))
     elif method not in route.methods:
         _refuse_method(request, route.allow)
+    elif request.stream is not None:
+        raise LlamactlError(
+            ErrorCode.TOO_LARGE,
+            f"cannot take body: '{request.head.path.decode()}' takes at most {HELD_BYTES} bytes",
+        )
     else:
         route.answer(request)
 
@@ -130,7 +156,7 @@ def _refuse_method(request: _Request, allow: str) -> None:
 
 def _pass_on_read(request: _Request) -> None:
     head = request.head
-    name = find_model(head, request.body)
+    name = request.find_model()
     if name:
         _pass_on(request, name, looks_only=head.path in LOOKUPS)
     elif head.path in _POST_ONLY:
@@ -157,6 +183,7 @@ def _pass_on(request: _Request, name: str, looks_only: bool) -> None:
         name,
         autoload=not looks_only and autoload is not False,
         looks_only=looks_only,
+        stream=request.stream,
     )
     request.client.begin(exchange)
     exchange.start()
@@ -317,7 +344,7 @@ class _Route:
         return ", ".join([method.decode() for method in self.methods] + ["OPTIONS"])
 
 
-_ROUTES = {
+ROUTES = {
     b"/health": _Route(_answer_health, _READ, gives_way=True),
     b"/v1/health": _Route(_answer_health, _READ, gives_way=True),
     b"/models": _Route(_answer_models, _READ),

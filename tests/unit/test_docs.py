@@ -9,6 +9,7 @@ import pytest
 
 from llamactl import protocol
 from llamactl.errors import ERROR_TABLE
+from llamactl.front.routes import ROUTES
 from llamactl.sched.states import TRANSITIONS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -106,3 +107,16 @@ def test_links_lead_somewhere(path: Path) -> None:
                 headings = [line.lstrip("# ").lower() for line in file.read_text().splitlines() if line.startswith("#")]
                 slugs = {re.sub(r"[^\w -]", "", heading).replace(" ", "-") for heading in headings}
                 assert anchor in slugs, f"{path.name} links to {target}"
+
+
+def test_every_route_has_an_example() -> None:
+    sections = {}
+    for part in re.split(r"^### ", (DOCS / "http.md").read_text(), flags=re.MULTILINE)[1:]:
+        heading, _, text = part.partition("\n")
+        for route in re.split(r", (?=GET |POST )", heading):
+            sections[route.split(" ")[1]] = "```sh\n" in text
+    routes = {path.decode() for path in ROUTES}
+    routes |= set(re.findall(r'(?:get|post)\("(/[^"]+)"', (CHECKOUT / "llamactl/instance/api.py").read_text()))
+    short_names = {"/chat/completions"}
+    assert routes - short_names <= {route.partition("?")[0] for route in sections}
+    assert all(sections.values())
