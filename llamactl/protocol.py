@@ -93,6 +93,17 @@ class ModelMemory(_Value, frozen=True, kw_only=True):
     effective: Breakdown | None = None
 
 
+def format_memory(memory: ModelMemory) -> dict[str, Any]:
+    """As JSON shows it to people and programs: without `total` and `free` where a row has none."""
+    plain: dict[str, Any] = msgspec.to_builtins(memory)
+    for breakdown in (plain["min"], plain["max"], plain["effective"]):
+        if breakdown is not None:
+            breakdown["devices"] = [
+                {key: value for key, value in row.items() if value is not None} for row in breakdown["devices"]
+            ]
+    return plain
+
+
 class Facts(_Value, frozen=True, kw_only=True):
     """What a child read from the model file."""
 

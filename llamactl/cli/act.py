@@ -10,10 +10,10 @@ import sys
 from llamactl.cli.client import Client
 from llamactl.cli.output import complain, format_span, print_json
 from llamactl.cli.progress import ProgressLine
-from llamactl.cli.show import describe_memory, format_memory_table
+from llamactl.cli.show import format_memory_table
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.paths import Paths, acquire_paths
-from llamactl.protocol import Done, LoadRequest, MeasureRequest, ReloadRequest, UnloadRequest
+from llamactl.protocol import Done, LoadRequest, MeasureRequest, ReloadRequest, UnloadRequest, format_memory
 
 
 def connect(paths: Paths | None = None) -> Client:
@@ -70,7 +70,7 @@ def run_measure(args: argparse.Namespace) -> int:
     finally:
         line.clear()
     if args.json:
-        print_json({"model": result.model, "memory": describe_memory(result.memory)})
+        print_json({"model": result.model, "memory": format_memory(result.memory)})
     else:
         print(format_memory_table(result.memory))
     return 0

@@ -25,6 +25,7 @@ from llamactl.protocol import (
     RowKind,
     State,
     StatusRequest,
+    format_memory,
 )
 
 HOST = "Host"
@@ -262,14 +263,11 @@ def _format_device(device: DeviceStatus) -> tuple[str, ...]:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def describe_memory(memory: ModelMemory) -> Any:
-    return msgspec.to_builtins(memory)
-
-
 def describe_model(model: ModelStatus, now_s: float) -> dict[str, Any]:
     """A model for scripts: all fields of its status; ages instead of moments."""
     fields: dict[str, Any] = msgspec.to_builtins(model)
     last_used_s, ready_since_s = fields.pop("last_used_s"), fields.pop("ready_since_s")
     fields["idle_s"] = round(now_s - last_used_s, 3) if last_used_s and not model.busy else None
+    fields["memory"] = format_memory(model.memory)
     fields["uptime_s"] = round(now_s - ready_since_s, 3) if ready_since_s else None
     return fields

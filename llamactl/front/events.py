@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from llamactl.front.listing import format_info, format_model, format_status
-from llamactl.protocol import ModelStatus, State
+from llamactl.protocol import ModelStatus, State, format_memory
 
 PROGRESS_INTERVAL_S = 0.2
 HISTORY = 1024
@@ -61,7 +61,7 @@ class EventLog:
         elif model.state is State.LOADING and format_status(before) != format_status(model):
             self._plan_progress(model, now_s)
         if before is not None and before.memory != model.memory:
-            self._append(model.name, "model_memory", {"memory": model.memory})
+            self._append(model.name, "model_memory", {"memory": format_memory(model.memory)})
 
     def take_removed(self, name: str) -> None:
         if self.known is not None and self.known.pop(name, None) is not None:

@@ -7,7 +7,7 @@ owner would look for it in vain.
 
 from typing import Any
 
-from llamactl.protocol import ModelList, ModelStatus, Stage, State
+from llamactl.protocol import ModelList, ModelStatus, Stage, State, format_memory
 
 _VALUES = {
     State.UNLOADED: "unloaded",
@@ -41,7 +41,7 @@ def format_model(model: ModelStatus, now_s: int) -> dict[str, Any]:
         "source": "models_dir" if model.found else "preset",
         "path": model.path,
         "context_length": _choose_context_length(model),
-        "memory": model.memory,
+        "memory": format_memory(model.memory),
     }
     if model.state in _RUNNING and model.facts is not None:
         listed["meta"] = _format_meta(model)

@@ -10,7 +10,7 @@ the smallest is `fit_ctx` for each of them, the largest what the model was train
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llamactl.instance.bindings import TensorBufferOverride, llama, load_extra
@@ -84,13 +84,28 @@ class Measurer:
         if not fits_anything(settings):
             return Plan(params, smallest, self.traits)
         if self.devices and load_extra().fit_params is not None:
-            return Plan(params, self._fit_with_llama(params, smallest), self.traits, is_fitted=True)
+            return self._check_plan(Plan(params, self._fit_with_llama(params, smallest), self.traits, is_fitted=True))
         if settings.ctx:
             n_ctx = settings.ctx
         else:
             room = acquire_room(self._environment, self.devices)
             n_ctx = choose_largest_ctx(self.measure, smallest, self.traits.n_ctx_train, room)
         return Plan(params, n_ctx, self.traits)
+
+    def _check_plan(self, plan: Plan) -> Plan:
+        """The same placement with a shorter context where the one that was fitted takes more than there is:
+        llama.cpp takes memory to be linear in the context, and it is not quite.
+        """
+        settings = self._environment.settings
+        if settings.ctx:
+            return plan
+        n_ctx = choose_largest_ctx(
+            lambda n_ctx: self.measure_plan(replace(plan, n_ctx=n_ctx)),
+            choose_smallest_ctx(settings, self.traits.n_ctx_train),
+            plan.n_ctx,
+            acquire_room(self._environment, self.devices),
+        )
+        return replace(plan, n_ctx=n_ctx)
 
     def _fit_with_llama(self, params: ModelParams, smallest: int) -> int:
         """common_fit_params (common/fit.cpp). Writes layers, split and overrides into `params`, returns the context

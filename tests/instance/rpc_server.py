@@ -1,7 +1,7 @@
 """A device for tests on machines without one: llama.cpp's RPC backend on loopback, computing on the CPU. `python
-rpc_server.py HOST:PORT`.
+-u rpc_server.py HOST:PORT`.
 
-It never returns and prints nothing that could be waited for; whoever started it waits until the port accepts.
+It never returns. It says where it listens right before it does; `-u` takes the buffer off C's standard output too.
 """
 
 import ctypes

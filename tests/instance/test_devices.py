@@ -23,7 +23,7 @@ def rpc() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("rpc_server.py")), endpoint],
+        [sys.executable, "-u", str(Path(__file__).with_name("rpc_server.py")), endpoint],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
