@@ -4,6 +4,7 @@ It shares the machine's cores with the server, so while answers run it only note
 read afterwards. One connection for each request, on the server's Unix socket, closed by the server at the end.
 """
 
+import itertools
 import json
 import selectors
 import socket
@@ -59,7 +60,7 @@ class Stream:
     def list_gaps(self, after_s: float) -> list[float]:
         """Seconds between pieces of which the later one came after a moment."""
         times = [at_s for at_s, data in self.pieces if data]
-        return [later - earlier for earlier, later in zip(times, times[1:], strict=False) if later > after_s]
+        return [later - earlier for earlier, later in itertools.pairwise(times) if later > after_s]
 
     def read_usage(self) -> dict[str, Any]:
         """Raises BenchError for an answer that did not come to its end."""
@@ -74,7 +75,9 @@ class Stream:
 
 
 def run_streams(
-    server: Path, bodies: Sequence[dict[str, Any]], arrive: Callable[[list[Stream]], dict[str, Any] | None] | None = None
+    server: Path,
+    bodies: Sequence[dict[str, Any]],
+    arrive: Callable[[list[Stream]], dict[str, Any] | None] | None = None,
 ) -> list[Stream]:
     """Sends all requests at once and reads until every answer has ended. `arrive` is asked after each piece, until it
     returns the body of one more request.
