@@ -462,6 +462,10 @@ class FrontSettings(_Value, frozen=True, kw_only=True):
     """What a front must know of the settings: it never reads the configuration itself."""
 
     max_body_bytes: int = 64 << 20
+    head_timeout_s: float = 30.0
+    body_timeout_s: float = 60.0
+    keepalive_timeout_s: float = 120.0
+    queue_timeout_s: float = 0.0
     default_model: str = ""
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()

@@ -150,6 +150,14 @@ class GlobalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """For models that set none."""
     max_body_bytes: int = 64 << 20
     """Largest request body that the front takes."""
+    head_timeout_s: float = 30.0
+    """How long a client may take to send the head of a request; this and the next three: 0: for ever."""
+    body_timeout_s: float = 60.0
+    """How long a client may stop in the middle of a body."""
+    keepalive_timeout_s: float = 120.0
+    """How long a connection is kept between requests."""
+    queue_timeout_s: float = 0.0
+    """How long a request waits for its model."""
     max_queue: int = 256
     """Requests that may wait for one model."""
     log_level: str = "info"

@@ -408,6 +408,17 @@ GLOBAL_KEYS: tuple[Key, ...] = (
         "Unload models after so long without a request, unless they set their own.",
     ),
     Key("max_body", "max_body_bytes", SIZE, "Largest request body that is taken."),
+    Key("head_timeout", "head_timeout_s", DURATION_OR_NEVER, "How long a client may take to send a request's head."),
+    Key("body_timeout", "body_timeout_s", DURATION_OR_NEVER, "How long a client may stop in the middle of a body."),
+    Key(
+        "keepalive_timeout", "keepalive_timeout_s", DURATION_OR_NEVER, "How long connections are kept between requests."
+    ),
+    Key(
+        "queue_timeout",
+        "queue_timeout_s",
+        DURATION_OR_NEVER,
+        "How long a request waits for its model, whatever the reason; then 504.",
+    ),
     Key("max_queue", "max_queue", _make_integer(1), "Requests that may wait for one model; more are refused."),
     Key("log_level", "log_level", _make_choice(LOG_LEVELS), "The least important lines that are logged."),
     Key("default_model", "default_model", TEXT, "Serves requests that name no model, or one that does not exist."),
@@ -513,7 +524,12 @@ SAMPLING_KEYS: tuple[Key, ...] = (
     Key("dry_multiplier", "dry_multiplier", _make_number(0, 1000), "Against repeated passages (DRY); `0`: off."),
     Key("dry_base", "dry_base", _make_number(1, 1000), "How its penalty grows with the passage."),
     Key("dry_allowed_length", "dry_allowed_length", _make_integer(0), "Passages of this length may repeat."),
-    Key("dry_penalty_last_n", "dry_penalty_last_n", _make_integer(-1), "How far it looks back; `-1`: all of the context."),
+    Key(
+        "dry_penalty_last_n",
+        "dry_penalty_last_n",
+        _make_integer(-1),
+        "How far it looks back; `-1`: all of the context.",
+    ),
     Key("dry_sequence_breakers", "dry_sequence_breakers", TEXTS, "Texts at which passages end."),
     Key("mirostat", "mirostat", _make_integer(0, 2), "Mirostat 1 or 2, instead of the samplers; `0`: off."),
     Key("mirostat_tau", "mirostat_tau", _make_number(0, 1000), "The surprise that it aims at."),

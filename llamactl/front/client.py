@@ -1,23 +1,29 @@
 """How does one client's connection become requests, answered in order?
 
-Reading never stops while a request is answered, or the client's leaving would go unseen and its generation would run
-on for nobody; what a client sends ahead stays undecoded bytes, up to MAX_AHEAD_BYTES. An end of file is a leaving,
-too: a client that shuts down its sending side will not be told from one that is gone. A refusal that leaves request
-bytes unread shuts down only our sending side and reads on for a moment: closing would reset the connection and take
-the refusal with it.
+A client's leaving must be seen at once in every phase, or its generation would run on for nobody: so reading goes on
+while a request is answered, and where it has to stop (a client far ahead, an instance slower than the body that it is
+sent) the kernel is asked to tell. What a client sends ahead stays undecoded bytes, up to MAX_AHEAD_BYTES. An end of
+file is a leaving, too: a client that shuts down its sending side will not be told from one that is gone. A refusal
+that leaves request bytes unread shuts down only our sending side and reads on for a moment: closing would reset the
+connection and take the refusal with it. One timer for each connection, armed for the earliest moment that could
+matter and looked at only then: no request pays for it.
 """
 
 import asyncio
 import socket
 import struct
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, cast
 
 from llamactl.errors import ErrorCode, LlamactlError, format_http_error
 from llamactl.front.access import RequestRecord
+from llamactl.front.body import HELD_BYTES, BodyStream
 from llamactl.front.buffers import READ_VIEW
 from llamactl.front.framing import End, RequestReader
 from llamactl.front.headers import CONTINUE, format_answer, format_error_fields, format_wire_error
 from llamactl.front.routes import dispatch
+from llamactl.front.scan import make_scanner
+from llamactl.front.upstream import Upstream
 from llamactl.front.wire import RequestHead, WireError
 
 if TYPE_CHECKING:
@@ -25,7 +31,22 @@ if TYPE_CHECKING:
 
 MAX_AHEAD_BYTES = 64 * 1024
 LINGER_S = 2.0
+DRAIN_IDLE_S = 10.0
+"""How long a process that has been replaced keeps a connection for its client's next request."""
 _NO_RECORD = RequestRecord(b"", b"", b"", b"", 0.0)
+
+_AHEAD = 1
+_BODY = 2
+"""Why reading is paused: the client has sent ahead; its body waits for the instance."""
+
+
+class _Wait(Enum):
+    """What a connection waits for, where a time-out applies."""
+
+    FIRST = auto()
+    HEAD = auto()
+    BODY = auto()
+    IDLE = auto()
 
 
 class Running(Protocol):
@@ -38,6 +59,28 @@ class Running(Protocol):
 
 class ClientConnection(asyncio.BufferedProtocol):
     """One connection of a client."""
+
+    __slots__ = (
+        "_advancing",
+        "_answering",
+        "_body",
+        "_body_bytes",
+        "_front",
+        "_head",
+        "_linger",
+        "_paused",
+        "_reader",
+        "_running",
+        "_since_s",
+        "_stream",
+        "_timer",
+        "_transport",
+        "_tunnel",
+        "_wait",
+        "congested",
+        "peer",
+        "record",
+    )
 
     def __init__(self, front: "Front") -> None:
         self.congested = False
@@ -52,12 +95,18 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._head: RequestHead | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
+        self._stream: BodyStream | None = None
+        """A large body, until its end has been read."""
+        self._tunnel: Upstream | None = None
         self._running: Running | None = None
         self._answering = False
         """From the dispatch of a request to the end of its answer."""
         self._advancing = False
-        self._reading_paused = False
+        self._paused = 0
         self._linger: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait = _Wait.FIRST
+        self._since_s = 0.0
 
     # --- for the loop ---
 
@@ -67,6 +116,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if isinstance(peer, tuple):
             self.peer = str(peer[0])
         self._front.clients.add(self)
+        self._since_s = self._front.loop.time()
+        self._arm()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return READ_VIEW
@@ -74,11 +125,19 @@ class ClientConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._linger is not None:
             return
-        self._reader.feed(bytes(READ_VIEW[:nbytes]))
-        if not self._answering:
+        data = bytes(READ_VIEW[:nbytes])
+        if self._tunnel is not None:
+            self._tunnel.write(data)
+            if self._tunnel.congested:
+                self._pause(_BODY)
+            return
+        self._reader.feed(data)
+        if not self._answering or self._stream is not None:
             self._advance()
+            if not self._answering or self._stream is not None:
+                self._note_wait()
         if self._reader.buffered_bytes > MAX_AHEAD_BYTES and (self._answering or self.congested):
-            self._pause_reading()
+            self._pause(_AHEAD)
 
     def eof_received(self) -> bool:
         return False
@@ -96,13 +155,18 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        transport, self._transport = self._transport, None
         self._front.clients.discard(self)
-        if self._linger is not None:
-            self._linger.cancel()
+        for timer in (self._linger, self._timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = None
+        if self._paused:
+            self._front.hangups.forget(self._fileno(transport))
         running, self._running = self._running, None
         if running is not None:
             running.cancel()
+        self._close_stream()
         if self._answering or self._head is not None:
             self._finish_record(cut=True)
         self._front.note_client_gone()
@@ -115,14 +179,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._advancing = True
         try:
-            while not (self._answering or self.congested or self._linger) and self._transport is not None:
+            while self._may_advance():
                 event = self._reader.next_event()
                 if event is None:
                     break
                 if type(event) is bytes:
                     self._take_body(event)
                 elif event is End.END:
-                    self._dispatch()
+                    self._take_end()
                 else:
                     assert isinstance(event, RequestHead)
                     self._take_head(event)
@@ -132,6 +196,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._refuse(error.status, format_wire_error(error.status, error.message, self.record.added))
         finally:
             self._advancing = False
+
+    def _may_advance(self) -> bool:
+        if self._linger is not None or self._transport is None or self._tunnel is not None:
+            return False
+        if self._stream is not None:
+            return not self._paused & _BODY
+        return not (self._answering or self.congested)
 
     def _take_head(self, head: RequestHead) -> None:
         self._head = head
@@ -145,8 +216,66 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._body_bytes += len(piece)
         if self._body_bytes > self._front.settings.max_body_bytes:
             self._refuse_body()
+        elif self._stream is not None:
+            self._add_to_stream(piece)
         else:
             self._body.append(piece)
+            if self._body_bytes > HELD_BYTES:
+                self._open_stream()
+
+    def _open_stream(self) -> None:
+        """The body is a large one: it goes on to the instance as it comes, once it is known to which."""
+        head = self._head
+        assert head is not None
+        self._stream = BodyStream(make_scanner(head.find(b"content-type") or b""), self._hold_back)
+        pieces, self._body = self._body, []
+        self._add_to_stream(b"".join(pieces))
+
+    def _add_to_stream(self, piece: bytes) -> None:
+        stream, head = self._stream, self._head
+        assert stream is not None
+        assert head is not None
+        try:
+            stream.add(piece)
+            self.record.received_bytes = stream.received_bytes
+            if not self._answering and (stream.scanner.done or stream.scanner.find_model()):
+                self._answering = True
+                dispatch(self._front, self, head, b"", stream)
+        except LlamactlError as error:
+            self._refuse(error.kind.http_status, self._format_refusal(error))
+
+    def _take_end(self) -> None:
+        stream = self._stream
+        if stream is None:
+            self._dispatch()
+            return
+        head, self._head = self._head, None
+        assert head is not None
+        self._stream = None
+        self._body_bytes = 0
+        stream.end()
+        if not self._answering:
+            self._answering = True
+            try:
+                dispatch(self._front, self, head, b"", stream)
+            except LlamactlError as error:
+                stream.close()
+                self.answer_error(error, head)
+
+    def _close_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _hold_back(self, hold: bool) -> None:
+        """Whether the instance cannot take more of the body at present."""
+        if hold:
+            self._pause(_BODY)
+        elif self._paused & _BODY:
+            self._unpause(_BODY)
+            if self._stream is not None:
+                self._advance()
+                self._note_wait()
 
     def _refuse_body(self) -> None:
         limit = self._front.settings.max_body_bytes
@@ -155,7 +284,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             f"cannot take body: it has more than {limit} bytes",
             hint="max_body in llamactl.toml is the limit",
         )
-        self._refuse(413, format_answer(413, format_http_error(error), keep_alive=False, added=self.record.added))
+        self._refuse(413, self._format_refusal(error))
+
+    def _format_refusal(self, error: LlamactlError) -> bytes:
+        """The last answer on a connection whose request is not read to its end."""
+        status = error.kind.http_status
+        fields = format_error_fields(status)
+        return format_answer(status, format_http_error(error), keep_alive=False, fields=fields, added=self.record.added)
 
     def _dispatch(self) -> None:
         head = self._head
@@ -176,10 +311,22 @@ class ClientConnection(asyncio.BufferedProtocol):
         """`running` will answer the present request, and wants to know if the client leaves."""
         self._running = running
 
+    def begin_tunnel(self, upstream: Upstream) -> None:
+        """Both sides have changed protocols: bytes go through as they are."""
+        self._tunnel = upstream
+        ahead = self._reader.take_rest()
+        if ahead:
+            upstream.write(ahead)
+        self._unpause(_AHEAD)
+
+    def resume_tunnel(self) -> None:
+        """The instance takes more of what was changed to."""
+        self._unpause(_BODY)
+
     # --- answers ---
 
     def may_keep_alive(self, head: RequestHead) -> bool:
-        return head.keep_alive and not self._front.stopping
+        return head.keep_alive and self._stream is None and not self._front.stopping
 
     def send(self, data: bytes) -> None:
         if self._transport is not None:
@@ -225,24 +372,26 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._finish_record()
         if self._transport is None or self._transport.is_closing():
             return
-        if keep_alive and not self._front.stopping:
+        if keep_alive and self._stream is None and not self._front.stopping:
             self._go_on()
         else:
-            self._end_after_answer()
+            unread = self._stream is not None
+            self._close_stream()
+            self._end_after_answer(unread)
 
     def _go_on(self) -> None:
         if self._reader.buffered_bytes:
             self._advance()
-        if self._reader.buffered_bytes > MAX_AHEAD_BYTES or self._transport is None or self._transport.is_closing():
-            return
-        if self._reading_paused:
-            self._reading_paused = False
-            self._transport.resume_reading()
+        if not self._answering:
+            self._note_wait()
+        if self._paused and self._reader.buffered_bytes <= MAX_AHEAD_BYTES:
+            self._unpause(_AHEAD)
 
     def break_off(self, after_flush: bool) -> None:
         """The answer cannot be completed: end the connection so that the client sees it."""
         self._running = None
         self._finish_record(cut=True)
+        self._close_stream()
         if self._transport is None:
             return
         if not after_flush:
@@ -252,6 +401,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.abort()
         else:
             self._transport.close()
+
+    def drain(self) -> None:
+        """This process has been replaced: an idle connection has little time left for its next request."""
+        self._arm()
 
     def stop(self) -> bool:
         """Close if nothing is being answered or read. False: it ends with its present answer."""
@@ -273,6 +426,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._front.take_record(record)
 
     def _refuse(self, status: int, answer: bytes) -> None:
+        """Answer what is being read without reading on, if nothing has been answered yet, and end the connection."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+        self._close_stream()
+        if self._answering and self.record.status:
+            self.break_off(after_flush=False)
+            return
         self._answering = False
         self._body = []
         self.record.status = status
@@ -284,17 +445,84 @@ class ClientConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if not unread and not self._reader.buffered_bytes and not self._reading_paused:
+        if not unread and not self._reader.buffered_bytes and not self._paused:
             transport.close()
             return
-        if self._reading_paused:
-            self._reading_paused = False
-            transport.resume_reading()
+        self._unpause(_AHEAD | _BODY)
         self._linger = self._front.loop.call_later(LINGER_S, self.abort)
         if transport.can_write_eof():
             transport.write_eof()
 
-    def _pause_reading(self) -> None:
-        if not self._reading_paused and self._transport is not None and not self._transport.is_closing():
-            self._reading_paused = True
-            self._transport.pause_reading()
+    # --- reading and waiting ---
+
+    def _pause(self, reason: int) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if not self._paused:
+            transport.pause_reading()
+            self._front.hangups.watch(self._fileno(transport), self.abort)
+        self._paused |= reason
+
+    def _unpause(self, reason: int) -> None:
+        was, self._paused = self._paused, self._paused & ~reason
+        transport = self._transport
+        if was and not self._paused and transport is not None:
+            self._front.hangups.forget(self._fileno(transport))
+            if not transport.is_closing():
+                transport.resume_reading()
+
+    @staticmethod
+    def _fileno(transport: asyncio.Transport | None) -> int:
+        descriptor: int = transport.get_extra_info("socket").fileno() if transport is not None else -1
+        return descriptor
+
+    def _note_wait(self) -> None:
+        """The client has to send something now: from when on is it late?"""
+        wait = _Wait.BODY if self._head is not None else _Wait.HEAD if self._reader.buffered_bytes else _Wait.IDLE
+        if wait is not self._wait or wait is not _Wait.HEAD:
+            self._wait = wait
+            self._since_s = self._front.loop.time()
+        if wait is not _Wait.IDLE or self._timer is None:
+            self._arm()
+
+    def _find_limit_s(self) -> float:
+        """How long the client may take for what it has to send now; 0: for ever."""
+        settings = self._front.settings
+        if self._linger is not None or self._tunnel is not None:
+            return 0.0
+        if self._wait is _Wait.BODY and self._head is not None:
+            return 0.0 if self._paused & _BODY else settings.body_timeout_s
+        if self._answering:
+            return 0.0
+        if self._wait is _Wait.IDLE:
+            if self._front.draining:
+                return min(settings.keepalive_timeout_s or DRAIN_IDLE_S, DRAIN_IDLE_S)
+            return settings.keepalive_timeout_s
+        return settings.head_timeout_s
+
+    def _arm(self) -> None:
+        """See to it that the timer fires no later than the time-out."""
+        limit_s = self._find_limit_s()
+        if limit_s:
+            at_s = self._since_s + limit_s
+            if self._timer is not None:
+                if self._timer.when() <= at_s:
+                    return
+                self._timer.cancel()
+            self._timer = self._front.loop.call_at(at_s, self._check_wait)
+
+    def _check_wait(self) -> None:
+        self._timer = None
+        limit_s = self._find_limit_s()
+        if not limit_s or self._transport is None:
+            return
+        if self._front.loop.time() < self._since_s + limit_s:
+            self._arm()
+        elif self._wait in (_Wait.FIRST, _Wait.IDLE):
+            self._transport.close()
+        else:
+            what = "head has not come" if self._wait is _Wait.HEAD else "body has not gone on"
+            if self._head is None:
+                self.record = self._front.make_record(None)
+            self._refuse(408, format_wire_error(408, f"its {what} for {limit_s:g} s", self.record.added))

@@ -28,7 +28,6 @@ from llamactl.protocol import (
     MachineStatus,
     MeasureResult,
     ModelList,
-    Progress,
     ReloadResult,
     ServerMessage,
     Welcome,
@@ -132,8 +131,6 @@ class Control:
                 self._finish(message.id, message)
             case Failure() if message.id in self._questions:
                 self._finish(message.id, parse_failure(message))
-            case Progress():
-                pass
             case _:
                 self._listener.handle_message(message)
 

@@ -8,19 +8,25 @@ a stream, the loss of the connection in anything else. A failed answer that ends
 that never happens.
 """
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.access import TAIL_BYTES
+from llamactl.front.body import BodyStream
 from llamactl.front.headers import (
     LAST_CHUNK,
     format_chunk,
     format_client_head,
+    format_loading_comment,
     format_stream_error,
+    format_stream_event,
+    format_stream_head,
     format_upstream_head,
 )
 from llamactl.front.leases import Asked, Lease
+from llamactl.front.naming import wants_stream
 from llamactl.front.upstream import Upstream
 from llamactl.front.wire import RequestHead, ResponseHead
 
@@ -33,13 +39,20 @@ _FOREIGN_NAMES = (ErrorCode.UNKNOWN_MODEL, ErrorCode.NO_SUPERVISOR)
 """Errors whose `model` is what the client wrote, not a model of ours."""
 
 
+COMMENT_S = 10.0
+"""How often a stream that waits for its model says so: proxies give up connections that are silent for long."""
+MAX_MISFIT_BYTES = 64 * 1024
+
+
 class Exchange:
-    """One request that an instance answers, from the moment that its body is here."""
+    """One request that an instance answers, from the moment that it is known which model it wants."""
 
     __slots__ = (
         "_autoload",
         "_body",
         "_client",
+        "_comment_timer",
+        "_commented",
         "_done",
         "_event_stream",
         "_front",
@@ -48,11 +61,14 @@ class Exchange:
         "_lease",
         "_looks_only",
         "_mid_event",
+        "_misfit",
         "_name",
+        "_queue_timer",
         "_rechunk",
         "_record",
         "_retried",
         "_started",
+        "_stream",
         "_tail",
         "_upstream",
     )
@@ -66,11 +82,14 @@ class Exchange:
         name: str,
         autoload: bool,
         looks_only: bool,
+        stream: BodyStream | None = None,
     ) -> None:
         self._front = front
         self._client = client
         self._head = head
         self._body = body
+        self._stream = stream
+        """A large body, instead of `body`: it may still be on its way."""
         self._name = name
         self._autoload = autoload
         self._looks_only = looks_only
@@ -87,13 +106,60 @@ class Exchange:
         self._keep_alive = True
         self._event_stream = False
         self._mid_event = False
+        self._comment_timer: asyncio.TimerHandle | None = None
+        self._queue_timer: asyncio.TimerHandle | None = None
+        self._commented = False
+        """The client has a stream already, with comments in it, though no instance has answered."""
+        self._misfit: bytearray | None = None
+        """An answer that is no stream, where the client has one already."""
 
     def start(self) -> None:
         lease = self._front.acquire_lease(self, Asked(self._name, self._autoload, touch=not self._looks_only))
         if lease is not None:
             self.take_lease(lease)
         elif not self._done:
-            self._record.queued_s = time.monotonic()
+            self._begin_wait()
+
+    def _begin_wait(self) -> None:
+        self._record.queued_s = time.monotonic()
+        loop = self._front.loop
+        self._comment_timer = loop.call_later(COMMENT_S, self._comment)
+        limit_s = self._front.settings.queue_timeout_s
+        if limit_s and self._queue_timer is None:
+            self._queue_timer = loop.call_later(limit_s, self._end_wait_in_vain, limit_s)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._comment_timer, self._queue_timer):
+            if timer is not None:
+                timer.cancel()
+        self._comment_timer = self._queue_timer = None
+
+    def _comment(self) -> None:
+        """Tell a client that wants a stream how far its model is."""
+        stream = self._stream
+        if not (stream.scanner.stream if stream is not None else wants_stream(self._body)):
+            return
+        head = self._head
+        out = b""
+        if not self._commented:
+            self._commented = self._event_stream = True
+            self._rechunk = head.minor == 1
+            self._keep_alive = self._rechunk and self._client.may_keep_alive(head)
+            self._record.status = 200
+            out = format_stream_head(head.minor, self._keep_alive, self._record.added)
+        comment = format_loading_comment(self._name, self._front.leases.find_progress(self))
+        self._client.send(out + (format_chunk(comment) if self._rechunk else comment))
+        self._comment_timer = self._front.loop.call_later(COMMENT_S, self._comment)
+
+    def _end_wait_in_vain(self, limit_s: float) -> None:
+        self._front.leave_queue(self)
+        error = LlamactlError(
+            ErrorCode.QUEUE_TIMEOUT,
+            f"cannot serve request to '{self._name}': it has waited for {limit_s:g} s",
+            hint="queue_timeout in llamactl.toml is the limit",
+            model=self._name,
+        )
+        self._finish_with(error)
 
     # --- the lease ---
 
@@ -103,7 +169,13 @@ class Exchange:
         self._record.model = lease.model
         if self._record.queued_s:
             self._record.end_wait(time.monotonic())
-        upstream = self._front.pool.take(lease.key)
+            self._stop_timers()
+        stream = self._stream
+        # A large body, or one that nobody knows the end of, cannot be sent twice: never on a kept connection, which
+        # may be closing.
+        upstream = None if stream is not None or self._head.upgrade else self._front.pool.take(lease.key)
+        if stream is not None:
+            stream.hold()
         if upstream is None:
             self._front.pool.connect(lease.socket, lease.key, self._take_connection)
         else:
@@ -116,6 +188,7 @@ class Exchange:
             self._front.note_unknown(self._name)
             self._name = default
             self._record.end_wait(time.monotonic())
+            self._stop_timers()
             self.start()
             return
         if error.code not in _FOREIGN_NAMES:
@@ -138,14 +211,31 @@ class Exchange:
 
     def _send(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        head = self._head
-        out = format_upstream_head(head, len(self._body), self._record.request_id, self._client.peer)
-        upstream.send(self, out, self._body, head.method == b"HEAD")
+        head, stream, record = self._head, self._stream, self._record
+        if stream is None:
+            out = format_upstream_head(head, len(self._body), record.request_id, self._client.peer)
+            if head.upgrade:
+                upstream.begin(self, out, None, chunked=False, may_switch=True)
+            else:
+                upstream.send(self, out, self._body, head.method == b"HEAD")
+            return
+        length = stream.received_bytes if stream.complete else head.content_length
+        out = format_upstream_head(head, length, record.request_id, self._client.peer)
+        upstream.begin(self, out, stream, chunked=length < 0)
+
+    def take_room(self) -> None:
+        if self._stream is not None:
+            self._stream.resume()
+        else:
+            self._client.resume_tunnel()
 
     def take_response(self, head: ResponseHead | None, body: bytes, ended: bool) -> None:
         out = b""
         if head is not None:
             out = self._begin_response(head)
+        if self._misfit is not None:
+            self._take_misfit(body, ended)
+            return
         if body:
             self._record.sent_bytes += len(body)
             if self._tail is not None:
@@ -165,11 +255,19 @@ class Exchange:
     def _begin_response(self, head: ResponseHead) -> bytes:
         request = self._head
         record = self._record
-        record.status = head.status
         record.first_byte_s = time.monotonic() - record.began_s
         self._tail = b"" if head.status == 200 and head.may_tell_usage else None
         self._started = True
         self._body = b""
+        if self._commented:
+            if head.status != 200 or not head.is_event_stream:
+                self._misfit = bytearray()
+            return b""
+        record.status = head.status
+        if head.status == 101:
+            assert self._upstream is not None
+            self._client.begin_tunnel(self._upstream)
+            return format_client_head(head, request.minor, False, False, record.added)
         self._event_stream = head.is_event_stream and head.content_length < 0
         bodiless = request.method == b"HEAD" or head.status in (204, 304)
         self._rechunk = head.chunked and request.minor == 1 and not bodiless
@@ -178,8 +276,21 @@ class Exchange:
         )
         return format_client_head(head, request.minor, self._keep_alive, self._rechunk, record.added)
 
+    def _take_misfit(self, body: bytes, ended: bool) -> None:
+        """An answer that is no stream, most likely an error: it can only be an event of the stream begun already."""
+        misfit = self._misfit
+        assert misfit is not None
+        misfit += body[: MAX_MISFIT_BYTES - len(misfit)]
+        if ended:
+            event = format_stream_event(bytes(misfit))
+            self._close_request()
+            self._client.send(format_chunk(event) if self._rechunk else event)
+            self._client.break_off(after_flush=True)
+
     def take_loss(self, unread: bool, reason: str) -> None:
         upstream, self._upstream = self._upstream, None
+        if self._stream is not None:
+            self._stream.detach()
         if unread and not self._started and upstream is not None and not upstream.fresh:
             # A kept connection that the instance was closing: it says nothing about the instance.
             assert self._lease is not None
@@ -191,7 +302,8 @@ class Exchange:
     def _lose_instance(self, unread: bool, reason: str) -> None:
         lease = self._lease
         assert lease is not None
-        if unread and not self._started and not self._retried:
+        sendable = self._stream is None or self._stream.can_rewind
+        if unread and sendable and not self._started and not self._retried:
             self._retried = True
             self._release()
             again = self._front.acquire_lease(
@@ -199,8 +311,8 @@ class Exchange:
             )
             if again is not None:
                 self.take_lease(again)
-            else:
-                self._record.queued_s = time.monotonic()
+            elif not self._done:
+                self._begin_wait()
             return
         error = LlamactlError(
             ErrorCode.INSTANCE_DIED,
@@ -217,14 +329,12 @@ class Exchange:
         """The client is gone."""
         if self._done:
             return
-        self._done = True
-        if self._upstream is not None:
-            self._upstream.abandon()
-            self._upstream = None
+        upstream = self._upstream
         if self._lease is None:
             self._front.leave_queue(self)
-        else:
-            self._release()
+        self._close_request()
+        if upstream is not None:
+            upstream.abandon()
 
     def pause(self) -> None:
         """The client does not read as fast as the instance writes."""
@@ -240,18 +350,23 @@ class Exchange:
         if lease is not None:
             self._front.release_lease(lease, touch=not self._looks_only)
 
-    def _finish(self, keep_alive: bool) -> None:
+    def _close_request(self) -> None:
+        """Nothing is wanted for this request any more."""
         self._done = True
         self._upstream = None
+        self._stop_timers()
+        if self._stream is not None:
+            self._stream.close()
         self._release()
+
+    def _finish(self, keep_alive: bool) -> None:
+        self._close_request()
         self._client.end_exchange(keep_alive)
 
     def _finish_with(self, error: LlamactlError, status: int = 0) -> None:
         """End with an error: as an answer while there is none yet, else as well as the framing allows."""
-        self._done = True
-        self._upstream = None
-        self._release()
-        if not self._started:
+        self._close_request()
+        if not self._started and not self._commented:
             self._client.answer_error(error, self._head, status)
             return
         if self._event_stream:

@@ -123,6 +123,12 @@ class _Reader:
         self._data = self._data[self._pos :] + data if rest else data
         self._pos = 0
 
+    def take_rest(self) -> bytes:
+        """What was fed and is no part of an event: the peers have changed protocols."""
+        rest = self._data[self._pos :]
+        self._data, self._pos = b"", 0
+        return rest
+
     @property
     def buffered_bytes(self) -> int:
         """Fed, but not yet part of an event."""
@@ -210,17 +216,21 @@ class RequestReader(_Reader):
 class ResponseReader(_Reader):
     """Bytes of an instance in, its answers out."""
 
-    __slots__ = ("_last", "_last_bytes", "_to_head")
+    __slots__ = ("_last", "_last_bytes", "_may_switch", "_to_head")
 
     def __init__(self) -> None:
         super().__init__()
         self._last_bytes = b""
         self._last: ResponseHead | None = None
         self._to_head = False
+        self._may_switch = False
 
-    def expect(self, to_head: bool) -> None:
-        """A request has been sent; `to_head`: by HEAD, so that its answer has no body whatever it says."""
+    def expect(self, to_head: bool, may_switch: bool = False) -> None:
+        """A request has been sent; `to_head`: by HEAD, so that its answer has no body whatever it says; `may_switch`:
+        101 is an answer, and all that follows it is its body.
+        """
         self._to_head = to_head
+        self._may_switch = may_switch
 
     def next_event(self) -> ResponseEvent:
         """Head, pieces of the body (never empty), END; interim responses (1xx) are dropped. None: feed more.
@@ -238,7 +248,10 @@ class ResponseReader(_Reader):
                     head = self._last = parse_response_head(raw)
                     self._last_bytes = raw
                 if head.status == 101:
-                    raise WireError(502, "unwanted change of protocols")
+                    if not self._may_switch:
+                        raise WireError(502, "unwanted change of protocols")
+                    self._stage = _Stage.CLOSE
+                    return head
                 if head.status < 200:
                     continue
                 if self._to_head or head.status in (204, 304):

@@ -11,6 +11,7 @@ import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError, format_http_error
 from llamactl.front.wire import Head, RequestHead, ResponseHead
+from llamactl.protocol import Progress, Stage
 
 RETRY_AFTER_S = 5
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -61,7 +62,8 @@ def _format_fields(head: Head, dropped: frozenset[bytes]) -> list[bytes]:
 
 
 def format_upstream_head(head: RequestHead, body_bytes: int, request_id: bytes = b"", peer: str = "") -> bytes:
-    """The request as the instance gets it. The body is here, so its length is known however the client framed it.
+    """The request as the instance gets it. `body_bytes` is known for a body that is here, however the client framed
+    it; -1: it follows in our own chunks.
 
     `peer`: the address of a client on TCP, whose word on where a request came from counts for nothing; empty for
     a peer on the Unix socket, which is trusted.
@@ -76,7 +78,11 @@ def format_upstream_head(head: RequestHead, body_bytes: int, request_id: bytes =
             lines.append(_format_forwarded(peer, head.find(b"host")))
         if head.find(b"host") is None:
             lines.append(b"Host: llamactl\r\n")
-        if body_bytes or head.content_length >= 0 or head.chunked:
+        if head.upgrade:
+            lines.append(b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade)
+        if body_bytes < 0:
+            lines.append(b"Transfer-Encoding: chunked\r\n")
+        elif body_bytes or head.content_length >= 0 or head.chunked:
             lines.append(b"Content-Length: %d\r\n" % body_bytes)
         cached = b"".join(lines)
         if not head.chunked:  # else the next body of an equal head may have another length
@@ -110,7 +116,9 @@ def format_client_head(head: ResponseHead, minor: int, keep_alive: bool, rechunk
             lines.append(b"Content-Length: %d\r\n" % head.content_length)
         if head.is_event_stream and head.find(b"x-accel-buffering") is None:
             lines.append(b"X-Accel-Buffering: no\r\n")  # nginx would collect the stream
-        if not keep_alive:
+        if head.status == 101:
+            lines.append(b"Connection: Upgrade\r\nUpgrade: %b\r\n" % (head.find(b"upgrade") or b""))
+        elif not keep_alive:
             lines.append(b"Connection: close\r\n")
         elif minor == 0:
             lines.append(b"Connection: keep-alive\r\n")
@@ -170,6 +178,22 @@ def format_wire_error(status: int, message: str, added: bytes = b"") -> bytes:
     body = format_http_error(LlamactlError(code, f"cannot read request: {message}"))
     body["error"]["code"] = status
     return format_answer(status, body, keep_alive=False, added=added)
+
+
+def format_loading_comment(name: str, progress: Progress | None) -> bytes:
+    """A comment of an event stream that says what the model is doing, for proxies and for people who watch."""
+    name = "".join(letter if letter.isprintable() else "?" for letter in name)
+    stage = progress.stage if progress is not None else Stage.WAITING
+    text = f"{stage} {name}"
+    if progress is not None and progress.fraction is not None:
+        text += f" {progress.fraction * 100:.0f} %"
+    if progress is not None and progress.waiting_for:
+        text += f", after {', '.join(progress.waiting_for)}"
+    return b": " + text.encode() + b"\n\n"
+
+
+def format_stream_event(payload: bytes) -> bytes:
+    return b"".join(b"data: %b\n" % line for line in payload.splitlines() or [b""]) + b"\n"
 
 
 def format_stream_error(error: LlamactlError, mid_event: bool) -> bytes:

@@ -22,6 +22,7 @@ from llamactl.protocol import (
     LeaseGone,
     LeaseGrant,
     LeaseRequest,
+    Progress,
     Recall,
     RecallAnswer,
     RecallCancelled,
@@ -86,6 +87,8 @@ class Pending:
     id: int = 0
     waiters: dict[Waiter, float] = field(default_factory=dict)
     """Who waits, and since when."""
+    progress: Progress | None = None
+    """What the supervisor said last."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,16 @@ class LeaseTable:
             case LeaseGone():
                 lease = self._find(message.model, message.generation)
                 return self._remove(lease, now_s) if lease else []
+
+    def note_progress(self, progress: Progress) -> None:
+        pending = self._sent.get(progress.id)
+        if pending is not None:
+            pending.progress = progress
+
+    def find_progress(self, waiter: Waiter) -> Progress | None:
+        """How far the model is that this request waits for, where anybody has said so."""
+        place = self._places.get(waiter)
+        return place.progress if isinstance(place, Pending) else None
 
     def forget_aliases(self) -> None:
         """The configuration has changed: other names than a model's own may mean another model now."""

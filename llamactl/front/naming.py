@@ -6,11 +6,14 @@ decoded. A body that is no JSON is refused unless the query names a model and no
 endpoints that take other bodies name their model there.
 """
 
+from typing import Any
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.front.body import BodyStream
+from llamactl.front.scan import find_delimiter, find_field_value
 from llamactl.front.wire import RequestHead
 
 _CURE = 'add "model": "NAME" to the JSON body, or ?model=NAME to the URL; GET /v1/models lists the names'
@@ -20,7 +23,12 @@ class _Named(msgspec.Struct):
     model: str | None = None
 
 
+class _Streamed(msgspec.Struct):
+    stream: Any = None
+
+
 _decoder = msgspec.json.Decoder(_Named)
+_stream_decoder = msgspec.json.Decoder(_Streamed)
 
 
 def find_model(head: RequestHead, body: bytes) -> str | None:
@@ -36,9 +44,27 @@ def find_model(head: RequestHead, body: bytes) -> str | None:
     return find_query_value(head.query, "model") if head.query else None
 
 
-def require_model(head: RequestHead, body: bytes) -> str:
+def wants_stream(body: bytes) -> bool:
+    """Whether a body asks for an event stream."""
+    try:
+        return b'"stream"' in body and _stream_decoder.decode(body).stream is True
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+
+
+def find_scanned_model(head: RequestHead, stream: BodyStream) -> str | None:
+    """As find_model, for a body of which only so much has come."""
+    scanner = stream.scanner
+    content_type = (head.find(b"content-type") or b"").lower()
+    named = find_query_value(head.query, "model") if head.query else None
+    if not scanner.is_object and not (named and b"json" not in content_type):
+        raise LlamactlError(ErrorCode.INVALID_REQUEST, "cannot read body: not a JSON object")
+    return scanner.find_model() or named
+
+
+def require_model(head: RequestHead, body: bytes, stream: BodyStream | None = None) -> str:
     """As find_model, but a request without a name is an error that names the cure."""
-    name = find_model(head, body)
+    name = find_model(head, body) if stream is None else find_scanned_model(head, stream)
     if not name:
         raise LlamactlError(ErrorCode.INVALID_REQUEST, "cannot route request: it names no model", hint=_CURE)
     return name
@@ -83,29 +109,15 @@ def _find_json_model(head: RequestHead, content_type: bytes, body: bytes) -> str
 
 def _find_form_field(content_type: bytes, body: bytes, field: bytes) -> str | None:
     """A simple field of a multipart form (RFC 7578); None where there is none that is simple."""
-    _, _, boundary = content_type.partition(b"boundary=")
-    boundary = boundary.partition(b";")[0].strip().strip(b'"')
-    if not boundary:
+    delimiter = find_delimiter(content_type)
+    if not delimiter:
         return None
-    delimiter = b"--" + boundary
-    wanted = (b'name="%b"' % field, b"name=%b" % field)
     start = body.find(delimiter)
     while start >= 0:
         start += len(delimiter)
         end = body.find(b"\r\n" + delimiter, start)
-        head, separator, value = body[start : min(start + 1024, end if end >= 0 else len(body))].partition(b"\r\n\r\n")
-        if separator and _is_field(head, wanted):
+        value = find_field_value(body[start : end if end >= 0 else None], field)
+        if value is not None:
             return value.decode("utf-8", "replace")
         start = end + 2 if end >= 0 else -1
     return None
-
-
-def _is_field(head: bytes, wanted: tuple[bytes, ...]) -> bool:
-    for line in head.split(b"\r\n"):
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-disposition":
-            parameters = [part.strip() for part in value.split(b";")]
-            return any(part in wanted for part in parameters) and not any(
-                part.startswith(b"filename") for part in parameters
-            )
-    return False

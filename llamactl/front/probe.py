@@ -72,6 +72,9 @@ class Probe:
         elif len(self._body) > LIMIT_BYTES:
             self._finish(None)
 
+    def take_room(self) -> None:
+        """Its request is one small write."""
+
     def take_loss(self, unread: bool, reason: str) -> None:
         self._upstream = None
         self._finish(None)

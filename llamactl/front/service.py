@@ -16,6 +16,7 @@ from llamactl.front.access import AccessLog, RequestRecord, choose_request_id
 from llamactl.front.client import ClientConnection
 from llamactl.front.control import Control
 from llamactl.front.guard import Guard
+from llamactl.front.hangup import HangupWatch
 from llamactl.front.leases import IDLE_DELAY_S, Asked, Granted, Lease, LeaseTable, Outcome
 from llamactl.front.subscribers import Subscribers
 from llamactl.front.tally import Tally
@@ -30,6 +31,7 @@ from llamactl.protocol import (
     ModelNotice,
     ModelRemoved,
     ModelsChanged,
+    Progress,
     Recall,
     RecallCancelled,
     ServerMessage,
@@ -50,7 +52,10 @@ class Front:
         self.leases = LeaseTable(self.control.ids)
         self.pool = UpstreamPool(loop)
         self.clients: set[ClientConnection] = set()
+        self.hangups = HangupWatch(loop)
         self.stopping = False
+        self.draining = False
+        """Another process has taken over the listening sockets."""
         self.settings = FrontSettings()
         """Until the supervisor says what they are."""
         self.guard = Guard(self.settings)
@@ -97,6 +102,7 @@ class Front:
             if timer is not None:
                 timer.cancel()
         self.pool.close()
+        self.hangups.close()
         return cut
 
     async def _wait_empty(self) -> None:
@@ -223,6 +229,8 @@ class Front:
         match message:
             case LeaseGrant() | Failure() | Recall() | RecallCancelled() | LeaseGone():
                 self._apply(self.leases.handle(message, time.monotonic()))
+            case Progress():
+                self.leases.note_progress(message)
             case ModelsChanged():
                 self._take_settings(message.front)
                 self.leases.forget_aliases()

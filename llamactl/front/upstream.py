@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from llamactl.front.body import BodyStream
 from llamactl.front.buffers import READ_VIEW
 from llamactl.front.framing import End, ResponseReader
 from llamactl.front.wire import ResponseHead, WireError
@@ -24,6 +25,9 @@ class Receiver(Protocol):
 
     def take_response(self, head: ResponseHead | None, body: bytes, ended: bool) -> None:
         """The next part of the answer: a head at most once, any bytes of the body, and whether that was all."""
+
+    def take_room(self) -> None:
+        """More of the request can be sent."""
 
     def take_loss(self, unread: bool, reason: str) -> None:
         """The connection is gone before the answer was complete. `unread`: the instance has not read the request."""
@@ -44,6 +48,9 @@ class Upstream(asyncio.BufferedProtocol):
         self._answered = False
         """Something of the answer to the present request has come."""
         self._unsent = False
+        self._stream: BodyStream | None = None
+        self.congested = False
+        """The instance does not read as fast as we write."""
 
     # --- for the one who sends ---
 
@@ -59,6 +66,24 @@ class Upstream(asyncio.BufferedProtocol):
         else:
             self._transport.write(head)
             self._transport.write(body)
+
+    def begin(
+        self, receiver: Receiver, head: bytes, stream: BodyStream | None, chunked: bool, may_switch: bool = False
+    ) -> None:
+        """Send a request whose body comes as it comes, or one that may change protocols."""
+        assert self._receiver is None
+        assert self._transport is not None
+        self._receiver = receiver
+        self._answered = False
+        self._reader.expect(False, may_switch)
+        self._stream = stream
+        self._transport.write(head)
+        if stream is not None:
+            stream.attach(self, chunked)
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
 
     def abandon(self) -> None:
         """The receiver is gone: close at once, which is what stops a generation."""
@@ -115,6 +140,10 @@ class Upstream(asyncio.BufferedProtocol):
                 # A request that is not wholly sent, or bytes behind the answer: the next answer could be told wrong.
                 assert self._transport is not None
                 clean = not reader.buffered_bytes and not self._transport.get_write_buffer_size()
+                if self._stream is not None:
+                    clean = clean and self._stream.sent_whole
+                    self._stream.detach()
+                    self._stream = None
                 self._finish(clean)
                 receiver.take_response(head, body, True)
                 return
@@ -130,6 +159,14 @@ class Upstream(asyncio.BufferedProtocol):
             self._pool.keep(self)
         else:
             self._close()
+
+    def pause_writing(self) -> None:
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        self.congested = False
+        if self._receiver is not None:
+            self._receiver.take_room()
 
     def eof_received(self) -> bool:
         if self._transport is not None:

@@ -49,6 +49,11 @@ class Head:
         self.cache: dict[object, bytes] = {}
         """What others have formatted from this head: equal heads of one connection are read only once."""
 
+    @property
+    def has_body(self) -> bool:
+        """Of a request: whether one follows."""
+        return self.chunked or self.content_length > 0
+
     def find(self, name: bytes) -> bytes | None:
         """Value of the first header of this name (lower case), or None."""
         for lowered, _, value in self.headers:
@@ -58,7 +63,7 @@ class Head:
 
 
 class RequestHead(Head):
-    __slots__ = ("expect_continue", "method", "path", "query", "target")
+    __slots__ = ("expect_continue", "method", "path", "query", "target", "upgrade")
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,6 +73,8 @@ class RequestHead(Head):
         self.path = b""
         self.query = b""
         self.expect_continue = False
+        self.upgrade = b""
+        """The protocol that the client would change to, if it is one that is let through: `websocket`."""
 
 
 class ResponseHead(Head):
@@ -142,9 +149,13 @@ def parse_request_head(head: bytes) -> RequestHead:
             if value.lower() != b"100-continue":
                 raise WireError(417, "unknown expectation")
             request.expect_continue = request.minor == 1
+        elif name == b"upgrade" and value.lower() == b"websocket":
+            request.upgrade = value
     if hosts > 1 or (hosts == 0 and request.minor == 1):
         raise WireError(400, "one Host header is needed")
-    _read_framing(request, is_request=True)
+    options = _read_framing(request, is_request=True)
+    if request.upgrade and (b"upgrade" not in options or request.minor == 0 or request.has_body):
+        request.upgrade = b""  # any other protocol (h2c) could carry requests past us
     return request
 
 
@@ -206,8 +217,8 @@ def _read_target(request: RequestHead, target: bytes) -> None:
     request.path, _, request.query = target.partition(b"?")
 
 
-def _read_framing(head: Head, is_request: bool) -> None:
-    """RFC 9112 6.3, with every ambiguity refused instead of resolved."""
+def _read_framing(head: Head, is_request: bool) -> list[bytes]:
+    """RFC 9112 6.3, with every ambiguity refused instead of resolved. Returns what `Connection` says."""
     connection = b""
     for name, _, value in head.headers:
         if name == b"content-length":
@@ -229,5 +240,6 @@ def _read_framing(head: Head, is_request: bool) -> None:
     if connection:
         options = [option.strip() for option in connection.split(b",")]
         head.keep_alive = b"close" not in options and (head.minor == 1 or b"keep-alive" in options)
-    else:
-        head.keep_alive = head.minor == 1
+        return options
+    head.keep_alive = head.minor == 1
+    return []

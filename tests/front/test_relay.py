@@ -294,8 +294,8 @@ def test_client_that_leaves_before_the_first_byte_ends_its_generation(stage: Any
         (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048577\r\n\r\n" + bytes(1 << 20), 413, "more than"),
         (
             b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-            + b"10000\r\n" % ()
-            + bytes(65536)
+            + b"10000\r\n"
+            + b" " * 65536
             + b"\r\n",
             0,
             "",
