@@ -76,6 +76,8 @@ def test_examples_have_the_answers_that_are_shown(llamactl: Llamactl, tiny: dict
             smollm2={"path": str(tiny["a"]), "aliases": ["small"], "ctx": 2048}, embedder={"path": str(embedder)}
         )
         llamactl.start()
+        for model in ("smollm2", "embedder"):
+            llamactl.wait_event("model_measured", LLAMACTL_MODEL=model)
         prelude, *examples = BLOCK.findall(PAGE.read_text())
         assert len(examples) >= 20
         for script, kind, shown in examples:
