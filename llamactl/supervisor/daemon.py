@@ -247,9 +247,8 @@ class Supervisor:
             case events.ReadDevices():
                 self._measurements.read_devices(effect)
             case events.RecallLease():
-                self._control.tell(
-                    effect.holder, Recall(model=effect.model, generation=effect.generation, drain=effect.drain)
-                )
+                recall = Recall(model=effect.model, generation=effect.generation, drain=effect.drain, id=effect.recall)
+                self._control.tell(effect.holder, recall)
             case events.CancelRecall():
                 self._control.tell(effect.holder, RecallCancelled(model=effect.model, generation=effect.generation))
             case events.RevokeLease():
@@ -268,10 +267,8 @@ class Supervisor:
             socket=str(self._paths.instance_socket(slug)),
         )
         if not self._control.answer(effect.waiter, grant):
-            # The client left between the decision and now: what it was granted is idle again.
-            self.dispatch(
-                events.RecallAnswered(effect.waiter[0], effect.model, effect.generation, True, time.monotonic())
-            )
+            # The request left between the decision and now, but its connection holds the lease: it will say how it is.
+            self._control.tell(effect.waiter[0], grant)
 
     def _spawn_order_stop(self, effect: events.OrderStop) -> None:
         async def order() -> None:
