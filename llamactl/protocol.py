@@ -360,13 +360,15 @@ class IdleNotice(_Message, frozen=True, kw_only=True, tag="idle"):
 
 class RecallAnswer(_Message, frozen=True, kw_only=True, tag="recalled"):
     """To a Recall. `returned` false: busy, the lease is kept (under `drain`: it comes back later, with a second
-    answer).
+    answer). `recall` is the Recall's `id`: a lease that was granted after that Recall is another one, which this answer
+    does not return. 0: an older front, that does not say.
     """
 
     model: str
     generation: str
     returned: bool
     last_used_s: float = 0.0
+    recall: int = 0
 
 
 ClientMessage = (
@@ -572,12 +574,13 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
 
 class Recall(_Message, frozen=True, kw_only=True, tag="recall"):
     """Give the lease back if it is idle. `drain`: keep new requests back and return it when the running ones have
-    ended.
+    ended. `id` rises with every Recall; the answers repeat it.
     """
 
     model: str
     generation: str
     drain: bool = False
+    id: int = 0
 
 
 class RecallCancelled(_Message, frozen=True, kw_only=True, tag="recall_cancelled"):

@@ -47,6 +47,7 @@ class Lease:
         "key",
         "last_used_s",
         "model",
+        "recall",
         "socket",
         "told_busy",
         "wanted",
@@ -63,6 +64,8 @@ class Lease:
         self.told_busy = True
         self.wanted = False
         """A recall was answered with "busy": the supervisor waits for this model to go idle."""
+        self.recall = 0
+        """The last Recall of this lease."""
         self.draining = False
         self.held_back: dict[Waiter, Asked] = {}
         self.gone = False
@@ -120,8 +123,6 @@ class LeaseTable:
         self._sent: dict[int, Pending] = {}
         self._places: dict[Waiter, Pending | Lease] = {}
         self._idle: list[Lease] = []
-        self._given_back: set[str] = set()
-        """Keys of leases that went back over this connection."""
 
     # --- requests ---
 
@@ -240,7 +241,6 @@ class LeaseTable:
         self.outbox.clear()
         self._idle.clear()
         self._sent.clear()
-        self._given_back.clear()
         for pending in self._pending.values():
             pending.id = 0
         outcomes: list[Outcome] = []
@@ -357,11 +357,7 @@ class LeaseTable:
             lease = None
         if lease is None:
             lease = self._leases[grant.model] = Lease(grant)
-            # A drain may end here while the supervisor calls it off and grants anew: it reads our "returned" after its
-            # grant, and would take this lease for the old one.
-            lease.told_busy = lease.key not in self._given_back
-        else:
-            lease.told_busy = True
+        lease.told_busy = True
         waiters = pending.waiters if pending else {}
         if pending and pending.asked.name != grant.model:
             self._aliases[pending.asked.name] = lease
@@ -384,22 +380,32 @@ class LeaseTable:
     def _handle_recall(self, recall: Recall, now_s: float) -> list[Outcome]:
         lease = self._find(recall.model, recall.generation)
         if lease is None:
-            self.outbox.append(RecallAnswer(model=recall.model, generation=recall.generation, returned=True))
+            self.outbox.append(
+                RecallAnswer(model=recall.model, generation=recall.generation, returned=True, recall=recall.id)
+            )
             return []
+        lease.recall = recall.id
         if not lease.in_flight:
             return self._give_back(lease, now_s)
         lease.wanted = True
         lease.draining = lease.draining or recall.drain
-        self.outbox.append(
-            RecallAnswer(model=lease.model, generation=lease.generation, returned=False, last_used_s=lease.last_used_s)
-        )
+        self._answer_recall(lease, returned=False)
         return []
 
-    def _give_back(self, lease: Lease, now_s: float) -> list[Outcome]:
-        self.outbox.append(
-            RecallAnswer(model=lease.model, generation=lease.generation, returned=True, last_used_s=lease.last_used_s)
+    def _answer_recall(self, lease: Lease, returned: bool) -> None:
+        answer = RecallAnswer(
+            model=lease.model,
+            generation=lease.generation,
+            returned=returned,
+            last_used_s=lease.last_used_s,
+            recall=lease.recall,
         )
-        self._given_back.add(lease.key)
+        self.outbox.append(answer)
+
+    def _give_back(self, lease: Lease, now_s: float) -> list[Outcome]:
+        # A drain may end here while the supervisor calls it off and grants anew: the recall's id tells it that this is
+        # about the lease from before.
+        self._answer_recall(lease, returned=True)
         return self._remove(lease, now_s)
 
     def _end_drain(self, lease: Lease, now_s: float) -> list[Outcome]:

@@ -58,6 +58,7 @@ class Core:
         self.started = False
         self.recovery: Recovery | None = None
         self.generations = 0
+        self.recalls = 0
         self.overdue_s: float | None = None
         """When the head of the queue will have waited for too long; None where nothing that is busy keeps it."""
         self.head = ""

@@ -184,6 +184,8 @@ class RecallAnswered:
     generation: str
     returned: bool
     last_used_s: float = 0.0
+    recall: int = 0
+    """The RecallLease that it answers; 0: it does not say."""
 
 
 @dataclass(frozen=True)
@@ -325,6 +327,8 @@ class RecallLease:
     model: str
     generation: str
     drain: bool = False
+    recall: int = 0
+    """Rises with every recall; its answers repeat it."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """What is known of each model, of its instance, and of the leases on it?
 
 Plain records; the rules that change them live beside. A lease belongs to one instance (one generation) and one holder
-(one front's connection), and counts as busy from its grant, not from the first byte. `Instance.stale_returns` is the
-trap here: a front that is granted a lease while its answer to an earlier recall is still under way answers for the
-lease that it had before; taken literally, that answer would lose the new one.
+(one front's connection), and counts as busy from its grant, not from the first byte. `Lease.since_recall` is the trap
+here: a front that is granted a lease while its answer to an earlier recall is still under way answers for the lease
+that it had before; taken literally, that answer would lose the new one.
 """
 
 from dataclasses import dataclass, field
@@ -37,6 +37,8 @@ class Lease:
     busy: bool
     busy_since_s: float
     last_used_s: float = 0.0
+    since_recall: int = 0
+    """The last recall, of any model, before it was granted: answers to that one or an earlier one are not about it."""
 
 
 @dataclass
@@ -98,8 +100,6 @@ class Instance:
     doubted_until_s: float = 0.0
     """A front found it gone: no grants until it proves that it lives, ends, or this time has come."""
     leases: dict[Holder, Lease] = field(default_factory=dict)
-    recalls_out: dict[Holder, int] = field(default_factory=dict)
-    stale_returns: dict[Holder, int] = field(default_factory=dict)
     takedown: Takedown | None = None
     unwanted: bool = False
     """Somebody has ordered its end."""

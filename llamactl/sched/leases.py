@@ -19,8 +19,7 @@ def grant_lease(core: Core, instance: Instance, waiter: Waiter, now: float) -> N
     if not lease.busy:
         lease.busy, lease.busy_since_s = True, now
         core.nudged = core.nudged or core.is_in_the_way(instance.model)
-    if instance.recalls_out.get(holder):
-        instance.stale_returns[holder] = instance.recalls_out[holder]
+    lease.since_recall = core.recalls
     instance.last_used_s = max(instance.last_used_s, now)
     core.emit(GrantLease(waiter, instance.model, instance.generation))
 

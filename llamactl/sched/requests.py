@@ -208,8 +208,6 @@ def handle_connection_gone(core: Core, holder: Holder, now: float) -> None:
     for model, instance in core.list_running():
         for waiter in [waiter for waiter in instance.unloaders if waiter[0] == holder]:
             del instance.unloaders[waiter]
-        instance.recalls_out.pop(holder, None)
-        instance.stale_returns.pop(holder, None)
         lease = instance.leases.pop(holder, None)
         if lease is not None:
             instance.last_used_s = now if lease.busy else instance.last_used_s

@@ -36,8 +36,8 @@ def begin_takedown(
 
 def _recall(core: Core, instance: Instance, takedown: Takedown, holder: Holder, now: float) -> None:
     takedown.unanswered[holder] = now + RECALL_S
-    instance.recalls_out[holder] = instance.recalls_out.get(holder, 0) + 1
-    core.emit(RecallLease(holder, instance.model, instance.generation, takedown.drain))
+    core.recalls += 1
+    core.emit(RecallLease(holder, instance.model, instance.generation, takedown.drain, core.recalls))
 
 
 def advance_takedown(core: Core, model: Model, now: float) -> None:
@@ -113,15 +113,14 @@ def handle_recall_answered(core: Core, event: RecallAnswered, now: float) -> Non
         return
     model, instance = found
     holder = event.holder
-    _count_answer(instance, holder)
-    if instance.takedown is not None:
-        instance.takedown.unanswered.pop(holder, None)
     lease = instance.leases.get(holder)
-    stale = _is_stale(instance, holder)
     if event.returned:
         note_use(instance, event.last_used_s, now)
-        if stale:
-            return
+    if lease is not None and event.recall and event.recall <= lease.since_recall:
+        return  # about the lease that the holder had before this one
+    if instance.takedown is not None:
+        instance.takedown.unanswered.pop(holder, None)
+    if event.returned:
         instance.leases.pop(holder, None)
         core.nudged = True
         if not instance.count_busy():
@@ -130,22 +129,6 @@ def handle_recall_answered(core: Core, event: RecallAnswered, now: float) -> Non
     elif lease is not None:
         mark_busy(lease, now)
         handle_busy_lease(core, model, "serves a request", now)
-
-
-def _is_stale(instance: Instance, holder: Holder) -> bool:
-    """Whether an answer is about the lease that the holder had before its present one."""
-    left = instance.stale_returns.pop(holder, 0) - 1
-    if left > 0:
-        instance.stale_returns[holder] = left
-    return left >= 0
-
-
-def _count_answer(instance: Instance, holder: Holder) -> None:
-    left = instance.recalls_out.get(holder, 0) - 1
-    if left > 0:
-        instance.recalls_out[holder] = left
-    else:
-        instance.recalls_out.pop(holder, None)
 
 
 def handle_stop_answered(core: Core, event: StopAnswered, now: float) -> None:

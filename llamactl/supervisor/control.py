@@ -199,7 +199,7 @@ class Control:
             case RecallAnswer():
                 self._desk.dispatch(
                     events.RecallAnswered(
-                        holder, message.model, message.generation, message.returned, message.last_used_s
+                        holder, message.model, message.generation, message.returned, message.last_used_s, message.recall
                     )
                 )
             case CancelRequest():

@@ -153,7 +153,10 @@ class Bench:
         return self.do(LeaseIdle(front, name, self.generations[name], self.now))
 
     def returned(self, name: str, front: int = 1, returned: bool = True) -> list[Effect]:
-        return self.do(RecallAnswered(front, name, self.generations[name], returned, self.now))
+        """The front's answer to its last recall."""
+        recalls = [e.recall for e in self.all if isinstance(e, RecallLease) and (e.holder, e.model) == (front, name)]
+        recall = recalls[-1] if recalls else 0
+        return self.do(RecallAnswered(front, name, self.generations[name], returned, self.now, recall))
 
     def stopping(self, name: str, stopping: bool = True) -> list[Effect]:
         return self.do(StopAnswered(name, self.generations[name], stopping))

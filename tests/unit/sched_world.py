@@ -51,6 +51,7 @@ class Lease:
     generation: str
     running: int = 0
     draining: bool = False
+    recall: int = 0
 
 
 @dataclass
@@ -394,7 +395,9 @@ class World:
 
     def give_back(self, front: Front, model: str) -> None:
         lease = front.leases.pop(model)
-        front.outbox.append(ev.RecallAnswered(front.holder, model, lease.generation, True, self.now))
+        front.outbox.append(
+            ev.RecallAnswered(front.holder, model, lease.generation, True, self.now, recall=lease.recall)
+        )
         self.go_on(front, model)
 
     def go_on(self, front: Front, model: str) -> None:
@@ -415,15 +418,19 @@ class World:
                     front.outbox.append(ev.LeaseIdle(front.holder, model, generation, self.now))
             case ev.Refuse(waiter=(_, request)) | ev.Complete(waiter=(_, request)):
                 front.waiting.pop(request, None)
-            case ev.RecallLease(model=model, generation=generation, drain=drain):
+            case ev.RecallLease(model=model, generation=generation, drain=drain, recall=recall):
                 lease = front.leases.get(model)
+                if lease is not None and lease.generation == generation:
+                    lease.recall = recall
                 if lease is None or lease.generation != generation:
-                    front.outbox.append(ev.RecallAnswered(front.holder, model, generation, True, self.now))
+                    front.outbox.append(
+                        ev.RecallAnswered(front.holder, model, generation, True, self.now, recall=recall)
+                    )
                 elif lease.running == 0:
                     self.give_back(front, model)
                 else:
                     lease.draining = lease.draining or drain
-                    front.outbox.append(ev.RecallAnswered(front.holder, model, generation, False))
+                    front.outbox.append(ev.RecallAnswered(front.holder, model, generation, False, recall=recall))
             case ev.CancelRecall(model=model, generation=generation):
                 lease = front.leases.get(model)
                 if lease is not None and lease.generation == generation:

@@ -287,6 +287,24 @@ def test_an_answer_to_a_recall_that_was_called_off_does_not_return_a_lease_grant
     assert bench.status("a").busy == 1
 
 
+def test_the_second_answer_to_a_drain_that_was_called_off_does_not_return_a_lease_granted_since() -> None:
+    bench = make_bench("a", "b", max_wait_s=60.0)
+    bench.bring_up("a", front=1)
+    waiter = bench.lease("b", front=2)
+    bench.returned("a", front=1, returned=False)
+    bench.tick(60.0)
+    bench.returned("a", front=1, returned=False)  # the drain's first answer
+    bench.do(WaiterGone(waiter))
+    assert bench.list_last(CancelRecall)
+    bench.lease("a", front=1)
+    bench.returned("a", front=1)  # the second, which was on its way
+    assert bench.status("a").busy == 1
+    assert bench.lease("b", front=2)
+    bench.tick(60.0)
+    bench.returned("a", front=1)  # one of the new lease counts
+    assert bench.status("a").busy == 0
+
+
 def test_a_recall_that_is_not_needed_any_more_is_called_off() -> None:
     bench = make_bench("a", "b")
     bench.bring_up("a")
