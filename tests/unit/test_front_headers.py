@@ -131,3 +131,54 @@ def test_what_we_write_upstream_reads_back() -> None:
     reader.feed(format_upstream_head(request("Host: x", "Transfer-Encoding: chunked"), 3) + b"abc")
     assert isinstance(reader.next_event(), RequestHead)
     assert reader.next_event() == b"abc"
+
+
+def test_request_id_is_ours_to_write_in_both_directions() -> None:
+    head = request("Host: x", "X-Request-Id: theirs")
+    for _ in range(2):
+        assert format_upstream_head(head, 0, b"ours").count(b"X-Request-Id: ours\r\n") == 1
+        assert b"theirs" not in format_upstream_head(head, 0, b"ours")
+    answer = response("X-Request-Id: its", "Content-Length: 0")
+    told = format_client_head(answer, 1, True, False, b"X-Request-Id: ours\r\n")
+    assert told.endswith(b"\r\nX-Request-Id: ours\r\n\r\n")
+    assert b"its" not in told
+
+
+def test_equal_heads_differ_in_what_is_added() -> None:
+    answer = response("Content-Length: 0")
+    first = format_client_head(answer, 1, True, False, b"X-Request-Id: 1\r\n")
+    second = format_client_head(answer, 1, True, False, b"X-Request-Id: 2\r\n")
+    assert (first.count(b"X-Request-Id"), first.replace(b": 1", b": 2")) == (1, second)
+
+
+FORWARDING = ("X-Forwarded-For: a", "x-forwarded-port: 1", "X-Real-IP: b", "Forwarded: for=c")
+
+
+def test_trusted_peer_says_where_a_request_came_from() -> None:
+    out = format_upstream_head(request("Host: x", *FORWARDING), 0, b"i")
+    for field in FORWARDING:
+        assert field.encode() + b"\r\n" in out
+
+
+def test_other_peers_are_where_it_came_from() -> None:
+    out = format_upstream_head(request("Host: x:1", *FORWARDING), 0, b"i", "::1")
+    for field in FORWARDING:
+        assert field.encode() not in out
+    assert b"X-Forwarded-For: ::1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: x:1\r\n" in out
+    assert b'Forwarded: for="[::1]";proto=http;host="x:1"\r\n' in out
+
+
+def test_host_cannot_end_its_quotes() -> None:
+    out = format_upstream_head(request('Host: a";for=b\\'), 0, b"i", "10.0.0.1")
+    assert b'Forwarded: for=10.0.0.1;proto=http;host="a\\";for=b\\\\"\r\n' in out
+
+
+def test_instances_do_not_decide_which_pages_may_read() -> None:
+    answer = response("Access-Control-Allow-Origin: *", "Content-Length: 0")
+    assert b"Access-Control" not in format_client_head(answer, 1, True, False)
+
+
+def test_answer_of_bytes_has_its_own_type() -> None:
+    out = format_answer(200, b"x 1\n", content_type="text/plain", added=b"X-Request-Id: 1\r\n")
+    assert b"Content-Type: text/plain\r\n" in out
+    assert out.endswith(b"X-Request-Id: 1\r\n\r\nx 1\n")
