@@ -91,6 +91,15 @@ class Llamactl:
         text = f"[Service]\nExecStart=\nExecStart={sys.executable} -P {copy}\n"
         self.write_drop_in(f"llamactl-model@{model}.service", text)
 
+    def use_gpu_script(self) -> None:
+        """Have all models' and measure units run tests/system/scripted_gpu.py."""
+        copy = Path("/srv/scripted_gpu.py")
+        shutil.copyfile(Path(__file__).with_name("scripted_gpu.py"), copy)
+        copy.chmod(0o644)
+        for unit, role in (("model", "serve"), ("measure", "measure")):
+            text = f"[Service]\nExecStart=\nExecStart={sys.executable} -P {copy} {role}\n"
+            self.write_drop_in(f"llamactl-{unit}@.service", text)
+
     # --- units ---
 
     def start(self) -> None:

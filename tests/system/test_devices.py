@@ -5,10 +5,13 @@ then sets the margins so that only so much is left as it wants to give.
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +34,13 @@ PINNED: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def devices() -> Iterator[None]:
-    """Two listeners, each a device for any number of models."""
+@contextmanager
+def listen(*servers: str) -> Iterator[None]:
+    """Listeners, each a device for any number of models."""
     listener = str(Path(__file__).with_name("rpc_listener.py"))
     processes = [
         subprocess.Popen([sys.executable, listener, server], stdout=subprocess.PIPE, text=True, process_group=0)
-        for server in SERVERS.values()
+        for server in servers
     ]
     try:
         for process in processes:
@@ -46,8 +49,14 @@ def devices() -> Iterator[None]:
         yield
     finally:
         for process in processes:
-            subprocess.run(["kill", "-KILL", "--", f"-{process.pid}"], check=True)
+            os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
+
+
+@pytest.fixture(scope="module")
+def devices() -> Iterator[None]:
+    with listen(*SERVERS.values()):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +253,26 @@ def test_server_that_is_down_fails_the_measurement_and_says_which(llamactl: Llam
     start(llamactl, file, m={"rpc": ["127.77.0.9:50052"]})
     refused = llamactl.cli("measure", "m", status=1)
     assert "127.77.0.9:50052" in refused.stderr
+
+
+def test_device_that_goes_away_and_comes_back_is_noticed(llamactl: Llamactl, devices: None, file: Path) -> None:
+    server = "127.77.0.3:50052"
+    with listen(server):
+        start(llamactl, file, a=on("A"), c={"rpc": [server]})
+        measure(llamactl, "a", "c")
+    llamactl.write_settings(margin=0, refresh="1ms")
+    llamactl.cli("reload")
+    # Before the decision the devices are listed anew, and what is gone is said.
+    refused = llamactl.cli("load", "c", status=1)
+    assert server in refused.stderr
+    gone = llamactl.read_events("device_gone")
+    assert [entry["LLAMACTL_DEVICE"] for entry in gone] == [f"RPC0[{server}]"]
+    assert list(get_accounts(llamactl)) == [DEVICES["A"]]
+    llamactl.cli("load", "a")
+    with listen(server):
+        llamactl.cli("load", "c")
+        assert sorted(llamactl.list_loaded()) == ["a", "c"]
+        assert f"RPC0[{server}]" in get_accounts(llamactl)
 
 
 def test_json_of_a_breakdown_is_as_documented(llamactl: Llamactl, devices: None, file: Path) -> None:
