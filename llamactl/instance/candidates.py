@@ -39,6 +39,11 @@ class Candidates:
         self._logits_in_place[:] = memoryview(logits).cast("B").cast("f")
         self._reset(self._n_vocab)
 
+    def bar(self, tokens: list[int]) -> None:
+        """Makes tokens impossible. Only between `fill` and the first sampler that sorts."""
+        for token in tokens:
+            self._entries[token].logit = _NEVER
+
     def apply(self, sampler: Any) -> None:
         llama.llama_sampler_apply(sampler, ctypes.byref(self._list))
 

@@ -7,6 +7,7 @@ vocabulary tried. llama.cpp ends the process when a grammar accepts what it forb
 Numbers are clamped to what llama.cpp can bear: it allocates what it is told to look back.
 """
 
+import codecs
 import ctypes
 import re
 import secrets
@@ -26,6 +27,7 @@ _MIN_TEMPERATURE = 1e-4
 """Below it, except for 0, logits divided by the temperature leave the range of 32 bits."""
 _LARGEST = 1e6
 _MIROSTAT_M = 100
+_MAX_BARRED = 256
 MAX_GRAMMAR_CHARS, MAX_GRAMMAR_RULES, MAX_GRAMMAR_DEPTH = 1 << 20, 5000, 200
 
 
@@ -87,6 +89,7 @@ class SamplerChain:
         self._params = params
         self._vocabulary = vocabulary
         self._grammar = create_grammar(vocabulary, params.grammar) if params.grammar else None
+        self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
         self.is_plain = self._grammar is None and params.n_probs == 0
         self._chain = llama.llama_sampler_chain_init(llama.llama_sampler_chain_default_params())
         for sampler in _build_samplers(params, vocabulary, n_ctx):
@@ -108,18 +111,17 @@ class SamplerChain:
         candidates.fill(context, index)
         candidates.apply(self._chain)
         token = candidates.selected
-        if self._grammar is not None and not candidates.allows(self._grammar, token):
-            candidates.fill(context, index)
-            candidates.apply(self._grammar)
-            candidates.apply(self._chain)
-            token = candidates.selected
-            if not candidates.selected_is_possible or not candidates.allows(self._grammar, token):
+        if self._grammar is not None and not self._fits(candidates, token):
+            found = self._sample_within_grammar(context, index, candidates)
+            if found is None:
                 is_complete = any(candidates.allows(self._grammar, end) for end in self._vocabulary.ends)
                 return Sampled(None, is_complete=is_complete)
+            token = found
         probs = self._read_probs(context, index, candidates, token) if self._params.n_probs else None
         llama.llama_sampler_accept(self._chain, token)
         if self._grammar is not None:
             llama.llama_sampler_accept(self._grammar, token)
+            self._decoder.decode(self._vocabulary.piece(token))
         return Sampled(token, probs)
 
     def close(self) -> None:
@@ -129,6 +131,38 @@ class SamplerChain:
         if self._grammar is not None:
             llama.llama_sampler_free(self._grammar)
             self._grammar = None
+
+    def _fits(self, candidates: Candidates, token: int) -> bool:
+        return candidates.allows(self._grammar, token) and self._continues_text(token)
+
+    def _sample_within_grammar(self, context: Any, index: int, candidates: Candidates) -> int | None:
+        """None: no token fits."""
+        barred: list[int] = []
+        while len(barred) < _MAX_BARRED:
+            candidates.fill(context, index)
+            candidates.apply(self._grammar)
+            candidates.bar(barred)
+            candidates.apply(self._chain)
+            token = candidates.selected
+            if not candidates.selected_is_possible:
+                return None
+            if self._fits(candidates, token):
+                return token
+            barred.append(token)
+        return None
+
+    def _continues_text(self, token: int) -> bool:
+        """Whether the bytes so far stay UTF-8. llama.cpp's grammars take some sequences that are none: the characters
+        that they count would not be those that the client gets.
+        """
+        state = self._decoder.getstate()
+        try:
+            self._decoder.decode(self._vocabulary.piece(token))
+        except UnicodeDecodeError:
+            return False
+        finally:
+            self._decoder.setstate(state)
+        return True
 
     def _read_probs(self, context: Any, index: int, candidates: Candidates, token: int) -> TokenProbs:
         n_probs = self._params.n_probs
@@ -144,7 +178,7 @@ def create_grammar(vocabulary: Vocabulary, text: str) -> Any:
     """A sampler, which the caller frees. Raises GrammarError; llama.cpp prints the reason."""
     sampler = llama.llama_sampler_init_grammar(vocabulary.pointer, text.encode(), b"root")
     if not sampler:
-        raise GrammarError("llama.cpp cannot read it")
+        raise GrammarError("llama.cpp cannot read it, and says why in the model's log")
     return sampler
 
 
