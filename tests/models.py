@@ -30,11 +30,14 @@ def write_model(
     n_embd: int = 64,
     chat_template: str | None = CHAT_TEMPLATE,
     add_bos: bool = True,
+    fills_gaps: bool = False,
     seed: int = 1,
 ) -> Path:
-    """A causal model of the llama architecture."""
+    """A causal model of the llama architecture. `fills_gaps`: it has tokens for the edges of a gap (/infill)."""
     writer = gguf.GGUFWriter(path, "llama")
     tokens, n_ff = _add_vocabulary(writer, add_bos=add_bos), 2 * n_embd
+    for token, part in enumerate(("pre", "suf", "mid") if fills_gaps else ()):
+        writer.add_uint32(f"tokenizer.ggml.fim_{part}_token_id", 2 + token)
     writer.add_name(name)
     writer.add_context_length(n_ctx_train)
     writer.add_embedding_length(n_embd)

@@ -127,8 +127,8 @@ class EventStream:
         self._client.begin(self)
         self._number = subscribers.log.parse_id(self._head.find(b"last-event-id"))
         subscribers.add(self)
-        if self._front.stopping:
-            self.end()
+        if self._front.stopping or self._front.draining:
+            self.end()  # it finds the process that has taken over
         else:
             self.pump()
 

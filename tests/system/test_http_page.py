@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 
-from tests.models import write_embedding_model
+from tests.models import write_embedding_model, write_model
 from tests.system.harness import TIMEOUT_S, Llamactl
 
 PAGE = Path(__file__).parents[2] / "docs/http.md"
@@ -72,11 +73,17 @@ def test_examples_have_the_answers_that_are_shown(llamactl: Llamactl, tiny: dict
     with tempfile.TemporaryDirectory(dir="/srv") as directory:
         Path(directory).chmod(0o755)
         embedder = write_embedding_model(Path(directory) / "embedder.gguf")
-        llamactl.write_models(
-            smollm2={"path": str(tiny["a"]), "aliases": ["small"], "ctx": 2048}, embedder={"path": str(embedder)}
-        )
+        coder = write_model(Path(directory) / "coder.gguf", fills_gaps=True)
+        reranker = write_embedding_model(Path(directory) / "reranker.gguf", pooling=gguf.PoolingType.RANK)
+        models: dict[str, dict[str, Any]] = {
+            "coder": {"path": str(coder), "ctx": 2048},
+            "embedder": {"path": str(embedder)},
+            "reranker": {"path": str(reranker)},
+            "smollm2": {"path": str(tiny["a"]), "aliases": ["small"], "ctx": 2048},
+        }
+        llamactl.write_models(**models)
         llamactl.start()
-        for model in ("smollm2", "embedder"):
+        for model in models:
             llamactl.wait_event("model_measured", LLAMACTL_MODEL=model)
         prelude, *examples = BLOCK.findall(PAGE.read_text())
         assert len(examples) >= 20
