@@ -19,6 +19,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Protocol
 
 import structlog
@@ -77,13 +78,22 @@ def format_message(event: str, values: Mapping[str, Any]) -> str:
     """`event: key=value key=value: reason`, with bytes and seconds as people read them."""
     words = []
     for key, value in values.items():
-        if key == "reason" or key.upper() in PLAIN_FIELDS or value in ("", None, [], (), {}):
+        if value in ("", None, [], (), {}):
             continue
-        unit = next((suffix for suffix in ("bytes", "s") if key == suffix or key.endswith(f"_{suffix}")), "")
-        name = key.removesuffix(f"_{unit}") if unit else key
-        words.append(f"{name}={format_value(value, unit)}")
+        name, unit = split_unit(key)
+        if name:
+            words.append(f"{name}={format_value(value, unit)}")
     parts = [event, " ".join(words), str(values.get("reason") or "")]
     return ": ".join(part for part in parts if part)
+
+
+@lru_cache(maxsize=1024)
+def split_unit(key: str) -> tuple[str, str]:
+    """The name by which a sentence calls a value, and its unit: `bytes`, `s` or none. No name: it is not told there."""
+    if key == "reason" or key.upper() in PLAIN_FIELDS:
+        return "", ""
+    unit = next((suffix for suffix in ("bytes", "s") if key == suffix or key.endswith(f"_{suffix}")), "")
+    return key.removesuffix(f"_{unit}") if unit else key, unit
 
 
 def format_value(value: Any, unit: str = "") -> str:
@@ -115,6 +125,7 @@ def format_bytes(size: int) -> str:
     return f"{scaled:.{digits}f} {'KMGTP'[index]}iB"
 
 
+@lru_cache(maxsize=1024)
 def format_name(key: str) -> str:
     """A field's name: A-Z, 0-9 and _, ours with our prefix, at most 64 characters."""
     name = re.sub(r"[^A-Z0-9]+", "_", key.upper()).strip("_")
@@ -125,6 +136,8 @@ def format_field(value: Any) -> str:
     """A field's value: numbers as decimals, text as it is, all else as JSON."""
     if isinstance(value, str):
         return str(value)  # also of a StrEnum
+    if type(value) is int:
+        return str(value)
     if isinstance(value, set | frozenset):
         value = sorted(value, key=str)
     return json.dumps(value, ensure_ascii=False, default=str)
