@@ -45,6 +45,13 @@ class Guard:
             return True
         return name in self._hosts or name.endswith(self._suffixes)
 
+    def accepts_upgrade(self, head: RequestHead) -> bool:
+        """Whether a page may change protocols on TCP: browsers let every page do that, CORS or not."""
+        origin = head.find(b"origin")
+        if origin is None or b"*" in self._origins or origin in self._origins:
+            return True
+        return origin.partition(b"://")[2].lower() == (head.find(b"host") or b"").lower()
+
     def format_cors(self, head: RequestHead) -> bytes:
         """The header lines that let the asking page read the answer; none for a page that may not."""
         origin = head.find(b"origin")

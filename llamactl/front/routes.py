@@ -8,7 +8,7 @@ a model (LOOKUPS) never load it: a scrape of metrics must not start a model.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from llamactl import __version__
 from llamactl.errors import ErrorCode, LlamactlError, format_http_error
@@ -96,7 +96,8 @@ def dispatch(
     path = head.path
     if client.peer and not front.guard.accepts_host(head.find(b"host")):
         _refuse_host(request)
-        return
+    if client.peer and head.upgrade and not front.guard.accepts_upgrade(head):
+        _refuse_origin(request)
     if front.guard.is_preflight(head):
         client.answer(head, 204, None, front.guard.format_preflight(head))
         return
@@ -122,12 +123,21 @@ def _require_model(request: _Request) -> str:
     return require_model(request.head, request.body, request.stream)
 
 
-def _refuse_host(request: _Request) -> None:
+def _refuse_host(request: _Request) -> NoReturn:
     host = (request.head.find(b"host") or b"").decode("latin-1")
     raise LlamactlError(
         ErrorCode.PERMISSION,
         f"cannot answer to the name '{host[:255]}': on TCP only localhost, addresses and allowed names are taken",
         hint="set allowed_hosts in llamactl.toml",
+    )
+
+
+def _refuse_origin(request: _Request) -> NoReturn:
+    origin = (request.head.find(b"origin") or b"").decode("latin-1")
+    raise LlamactlError(
+        ErrorCode.PERMISSION,
+        f"cannot change protocols for a page of '{origin[:255]}'",
+        hint="set cors_origins in llamactl.toml",
     )
 
 

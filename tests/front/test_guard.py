@@ -115,6 +115,29 @@ def test_foreign_name_reaches_no_model(stage: Any) -> None:
     stage(scenario)
 
 
+def test_web_socket_of_a_foreign_page_is_refused_on_tcp(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        instance = await world.add_model("a")
+        raw = (
+            b"GET /ws?model=a HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Origin: https://evil.example\r\n\r\n"
+        )
+        refused = await (await world.connect(tcp=True)).request(raw)
+        assert (refused.status, "cors_origins" in refused.json()["error"]["message"]) == (403, True)
+        assert world.supervisor.count(protocol.LeaseRequest) == 0
+        for client, sent in (
+            (await world.connect(), raw),
+            (await world.connect(tcp=True), raw.replace(b"https://evil.example", b"http://localhost")),
+        ):
+            client.writer.write(sent)
+            call = await instance.call()
+            call.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+            assert (await client.reader.readline()).startswith(b"HTTP/1.1 101 ")
+            client.close()
+
+    stage(scenario)
+
+
 PREFLIGHT = (
     b"OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: https://chat.example\r\n"
     b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type\r\n\r\n"

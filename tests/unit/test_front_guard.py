@@ -93,3 +93,13 @@ def test_preflight_of_a_page_that_may_ask_is_granted_what_it_asks() -> None:
     other = request("Origin: https://b.example", *asking, first="OPTIONS /v1/x HTTP/1.1")
     assert guard.format_preflight(other) == ()
     assert not guard.is_preflight(request("Origin: https://a.example", first="OPTIONS /v1/x HTTP/1.1"))
+
+
+def test_pages_may_change_protocols_on_their_own_origin_and_configured_ones() -> None:
+    guard = Guard(FrontSettings(cors_origins=("https://a.example",)))
+    for origin in ("http://x", "HTTP://X", "https://a.example"):
+        assert guard.accepts_upgrade(request(f"Origin: {origin}"))
+    for origin in ("https://evil.example", "null", "http://x.evil", "http://x:81"):
+        assert not guard.accepts_upgrade(request(f"Origin: {origin}"))
+    assert guard.accepts_upgrade(request())
+    assert Guard(FrontSettings(cors_origins=("*",))).accepts_upgrade(request("Origin: https://evil.example"))
