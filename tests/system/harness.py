@@ -28,6 +28,8 @@ TIMEOUT_S = 90.0
 STREAM: dict[str, Any] = {"stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
 """Random weights end an answer anywhere; with these options it has `max_tokens` tokens, and says so at its end."""
 
+STARTING = "7d4958e842da4a758f6c1cdc7b36dcc5"
+"""systemd's message ID for "a start job begins"."""
 STARTED = "39f53479d3a045ac8e11786248231fbf"
 """systemd's message ID for "a start job is done"."""
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.system import journal
 from tests.system.client import count_tokens
-from tests.system.harness import PATHS, STARTED, Llamactl, kill_hard, show
+from tests.system.harness import PATHS, STARTED, STARTING, Llamactl, kill_hard, show
 
-LONG = 3000
+LONG = 2000
 SPEC = {"ctx": 4096, "parallel": 1}
 
 
@@ -133,7 +133,7 @@ def test_new_supervisor_measures_nothing_again(two: Llamactl) -> None:
     kill_service(two, "llamactl.service")
     cached = journal.wait_entry(cursor, LLAMACTL_EVENT="model_measured", LLAMACTL_MODEL="b")
     assert cached["LLAMACTL_CACHED"] == "true"
-    assert journal.read_entries(cursor, UNIT="llamactl-measure@b.service") == []
+    assert journal.read_entries(cursor, UNIT="llamactl-measure@b.service", MESSAGE_ID=STARTING) == []
 
 
 def test_request_without_supervisor_is_refused_in_time(two: Llamactl) -> None:

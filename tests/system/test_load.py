@@ -29,7 +29,7 @@ def test_load_blocks_until_the_model_serves(one: Llamactl) -> None:
 
 def test_request_loads_the_model(one: Llamactl) -> None:
     assert one.list_loaded() == {}
-    answer = one.chat("a", max_tokens=5)
+    answer = one.chat("a", max_tokens=5, ignore_eos=True)
     assert answer.status == 200
     assert answer.json()["usage"]["completion_tokens"] == 5
     assert "a" in one.list_loaded()
@@ -50,7 +50,7 @@ def test_streamed_answer_equals_the_whole_one(one: Llamactl) -> None:
 
 
 def test_completion_endpoint_answers(one: Llamactl) -> None:
-    answer = one.post("/v1/completions", {"model": "a", "prompt": "once upon", "max_tokens": 4})
+    answer = one.post("/v1/completions", {"model": "a", "prompt": "once upon", "max_tokens": 4, "ignore_eos": True})
     assert answer.status == 200
     assert answer.json()["usage"]["completion_tokens"] == 4
 

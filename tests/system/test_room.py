@@ -13,7 +13,7 @@ from tests.system.client import Stream, count_tokens
 from tests.system.harness import Llamactl
 
 CTX = 4096
-LONG = 3000
+LONG = 2000
 """Tokens whose events fill every buffer between an instance and a client that does not read."""
 
 
@@ -94,7 +94,7 @@ def test_busy_model_stays_and_the_second_waits(three: Llamactl, limit: str) -> N
     limit_memory(three, 1.5) if limit == "memory" else limit_count(three, 1)
     stream, events = hold(three, "a")
     with stream, ThreadPoolExecutor() as pool:
-        second = pool.submit(three.chat, "b", max_tokens=12)
+        second = pool.submit(three.chat, "b", max_tokens=12, ignore_eos=True)
         three.wait_event("load_waits", LLAMACTL_MODEL="b")
         waiting = three.list_models()["b"]
         assert (waiting["stage"], waiting["waiting_for"], waiting["pid"]) == ("waiting", ["a"], 0)
