@@ -100,6 +100,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Whether context and layers that are not set are fitted to the free memory."""
     fit_ctx: int = 4096
     """The smallest context per sequence that fitting may pick."""
+    fit_margin_bytes: int = 0
+    """What fitting leaves free on each device, where that is more than the machine's margin."""
     chat_template: str = ""
     """A Jinja template that replaces the file's own."""
     pooling: str = ""

@@ -477,6 +477,7 @@ MODEL_KEYS: tuple[Key, ...] = (
     Key("repack", "repack", BOOLEAN, "Let llama.cpp use extra buffer types (AMX, repacked weights)."),
     Key("fit", "fit", BOOLEAN, "Fit context and layers that are not set to the memory that is free."),
     Key("fit_ctx", "fit_ctx", _make_integer(1), "The smallest context for one sequence that fitting may choose."),
+    Key("fit_margin", "fit_margin_bytes", SIZE, "What fitting leaves free on each device, if more than `margin`."),
     Key("chat_template", "chat_template", TEXT, "A Jinja template that replaces the model file's own."),
     CHAT_TEMPLATE_FILE,
     Key(

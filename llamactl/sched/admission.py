@@ -26,6 +26,8 @@ from llamactl.sched.memory import HOST, is_self_fitting, list_claimed_devices
 from llamactl.sched.queue import Entry
 from llamactl.sched.readings import ask_devices
 from llamactl.sched.takedown import begin_takedown, call_off_takedown
+from llamactl.settings import ModelSettings
+
 
 Needs = Mapping[str, int] | None
 """Bytes per account; None: nobody knows."""
@@ -294,7 +296,7 @@ def spawn(core: Core, model: Model, entry: Entry, plan: Plan | None, now: float,
             **{f"missing_{name.lower()}_bytes": missing for name, missing in sorted(plan.hopeless.items())},
         )
     explain.record_load_decided(core, model, needs)
-    margins = list_margins(core, promised or {})
+    margins = list_margins(core, settings, promised or {})
     host_room = get_host_room(core, promised or {})
     instance = Instance(
         model.name,
@@ -313,15 +315,16 @@ def spawn(core: Core, model: Model, entry: Entry, plan: Plan | None, now: float,
     core.emit(StartInstance(settings, instance.generation, margins, instance.extra_bufts, host_room, model.max))
 
 
-def list_margins(core: Core, promised: Mapping[str, int]) -> dict[str, int]:
+def list_margins(core: Core, settings: ModelSettings, promised: Mapping[str, int]) -> dict[str, int]:
     """What a child that fits itself must leave free per device: the margin, and what others were promised."""
-    ledger = core.ledger
+    ledger, least = core.ledger, settings.fit_margin_bytes
     margins = {"": core.settings.margin_bytes, **core.settings.margins_bytes}
+    margins = {name: max(least, margin) for name, margin in margins.items()}
     loading = [model.name for model, _ in core.list_running() if model.state is State.LOADING]
     names = set(promised).union(*(ledger.holds.get(name, {}) for name in loading)) - {HOST}
     for name in sorted(names):
         others = promised.get(name, 0) + sum(ledger.get_hold(model, name) for model in loading)
-        margins[name] = ledger.get_margin(name) + others
+        margins[name] = max(least, ledger.get_margin(name)) + others
     return margins
 
 

@@ -35,7 +35,7 @@ def start_measure(core: Core) -> None:
     core.emit(
         StartMeasure(
             model.get_settings(),
-            list_margins(core, {}),
+            list_margins(core, model.get_settings(), {}),
             not core.no_extra_bufts,
             get_host_room(core, {}),
             anew=name in queue.waiters.values() or model.measure_attempts > 0,

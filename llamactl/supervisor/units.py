@@ -7,6 +7,7 @@ of its log.
 """
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -89,8 +90,13 @@ class Units:
         return found
 
     async def close(self) -> None:
+        """End the connection. Models run on; measure children, whose figures nobody would take, are stopped."""
         for task in list(self._tasks):
             task.cancel()
+        for role, slug in list(self._runs):
+            if role is Role.MEASURE:
+                with contextlib.suppress(ManagerError):
+                    await self.manager.stop_unit(format_unit(role, slug))
         await self.manager.close()
 
     def find(self, role: Role, slug: str) -> Run | None:

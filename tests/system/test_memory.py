@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from tests.system import journal
-from tests.system.harness import PATHS, STARTED, Llamactl, run
+from tests.system.harness import PATHS, STARTED, Llamactl, run, show
 from tests.system.scripted_gpu import EXTERNAL, MIB, SIZE
 
 CACHE = PATHS.cache_dir / "measurements.json"
+STOPPED = "9d1aaa27d60140bd96365438aad20286"
+"""systemd's message ID for "a stop job is done"."""
 SPEC: dict[str, Any] = {"ctx": 256, "parallel": 1, "threads": 1}
 
 
@@ -195,3 +197,15 @@ def test_failed_measurement_says_how_it_ended_and_the_model_loads_unchecked(
     gpu.cli("load", name)
     assert list_measurements(gpu.cursor) == [name, name]
     assert gpu.list_loaded()[name]["memory"]["status"] == "failed"
+
+
+def test_supervisor_that_stops_takes_its_measure_child_along(gpu: Llamactl, tiny: dict[str, Path]) -> None:
+    gpu.write_models(hangs={**SPEC, "path": str(tiny["a"])}, x={**SPEC, "path": str(tiny["a"]), "ctx": 512})
+    gpu.write_settings(measure_timeout="1min")
+    gpu.start()
+    unit = "llamactl-measure@hangs.service"
+    journal.wait_entry(gpu.cursor, MESSAGE_ID=STARTED, UNIT=unit)
+    run("systemctl", "stop", "llamactl.service")
+    journal.wait_entry(gpu.cursor, MESSAGE_ID=STOPPED, UNIT=unit)
+    assert show(unit, "ActiveState") == "inactive"
+    assert list_measurements(gpu.cursor) == ["hangs"], "the queue is gone too"

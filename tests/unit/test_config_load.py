@@ -81,6 +81,7 @@ def test_model_keys(tree: Tree) -> None:
         repack = false
         fit = false
         fit_ctx = 512
+        fit_margin = "1M"
         chat_template = "{{ x }}"
         pooling = "mean"
         pin = true
@@ -116,6 +117,7 @@ def test_model_keys(tree: Tree) -> None:
         repack=False,
         fit=False,
         fit_ctx=512,
+        fit_margin_bytes=1 << 20,
         chat_template="{{ x }}",
         pooling="mean",
         pin=True,

@@ -259,3 +259,11 @@ def test_changed_settings_may_be_answered_from_the_cache() -> None:
     bench = make_bench("a")
     bench.do(Configured(make_config(make_settings("a", ctx=512))))
     assert [start.anew for start in bench.list_last(StartMeasure)] == [False]
+
+
+def test_fitting_leaves_the_larger_of_both_margins() -> None:
+    models = [make_settings(name, fit_margin_bytes=size) for name, size in (("a", 50), ("b", 5))]
+    bench = Bench(*models, margin_bytes=20, margins_bytes={"G1": 60})
+    assert bench.list_all(StartMeasure)[0].margins_bytes == {"": 50, "G1": 60}
+    bench.measure("a", total=1000, free=1000, G0=30)
+    assert bench.list_all(StartMeasure)[1].margins_bytes == {"": 20, "G1": 60}

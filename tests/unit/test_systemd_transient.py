@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.names import format_slug
+from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit, parse_unit
 from llamactl.paths import Paths
 from llamactl.settings import ModelSettings, decode_spec
 from llamactl.systemd.signatures import pack_properties
 from llamactl.systemd.transient import (
+    choose_listing_properties,
     choose_measure_properties,
     choose_model_properties,
     choose_read_only,
@@ -273,4 +274,28 @@ def test_rpc_servers_open_the_network_to_their_addresses_alone(choose_properties
     assert properties["IPAddressDeny"] == [[2, [0] * 4, 0], [10, [0] * 16, 0]]
     assert properties["IPAddressAllow"] == [[2, [127, 77, 0, 1], 32], [2, [127, 77, 0, 2], 32]]
     assert f"LLAMACTL_RPC={','.join(rpc)}" in properties["Environment"]
+    pack_properties(properties)
+
+
+def test_listing_of_devices_is_a_measure_child_that_no_model_can_be_taken_for() -> None:
+    unit = format_unit(Role.MEASURE, DEVICES_SLUG)
+    assert parse_unit(unit) == (Role.MEASURE, DEVICES_SLUG)
+    for name in ("_devices", "devices", "-devices", "._devices"):
+        assert format_slug(name) != DEVICES_SLUG
+    properties = choose_listing_properties(
+        ["127.77.0.1:1"],
+        {"CUDA0": "0000:01:00.0"},
+        paths=Paths(),
+        python="/opt/venv/bin/python",
+        python_paths=[],
+        timeout_s=30,
+        generation="g",
+    )
+    environment = dict(entry.split("=", 1) for entry in properties["Environment"])
+    assert environment["LLAMACTL_DEVICES_ONLY"] == "1"
+    assert json.loads(environment["LLAMACTL_DEVICE_IDS"]) == {"CUDA0": "0000:01:00.0"}
+    assert environment["LLAMACTL_RPC"] == "127.77.0.1:1"
+    assert properties["IPAddressAllow"] == [[2, [127, 77, 0, 1], 32]]
+    assert properties["RuntimeMaxUSec"] == 30_000_000
+    assert not [field for field in properties["LogExtraFields"] if "LLAMACTL_MODEL" in field]
     pack_properties(properties)
