@@ -69,6 +69,7 @@ def test_one_model_is_told_by_name_and_alias(stage: Any) -> None:
         assert (await client.get("/v1/models/b")).json()["id"] == "b"
         assert (await client.get("/v1/models/x%2Fy")).json()["id"] == "a"
         assert (await client.get("/v1/models/x/y")).json()["id"] == "a"
+        assert (await client.get("/v1/models/e")).json()["id"] == "e", "unlisted, but there"
         missing = await client.get("/v1/models/zz")
         assert (missing.status, missing.json()["error"]["type"]) == (404, "not_found_error")
 

@@ -75,6 +75,16 @@ def test_default_model_that_does_not_exist_is_said_and_kills_nothing(tree: Tree)
     assert config.settings.default_model == "nobody"
 
 
+def test_models_of_a_directory_are_told_from_those_that_a_file_names(tree: Tree) -> None:
+    tree.gguf("d/found.gguf")
+    tree.gguf("named.gguf")
+    tree.file(
+        "x.toml",
+        f'[models.named]\npath = "{tree.models}/named.gguf"\n[directories.d]\npath = "{tree.models}/d"\n',
+    )
+    assert {model.name: model.found for model in tree.load().models.values()} == {"found": True, "named": False}
+
+
 def test_front_is_told_only_settings_that_exist() -> None:
     fields = {key.field for key in GLOBAL_KEYS}
     assert set(FrontSettings.__struct_fields__) <= fields

@@ -162,7 +162,7 @@ def test_shipped_configuration_shows_the_real_defaults(tmp_path: Path) -> None:
     (tmp_path / "llamactl.toml").write_text(uncomment(CHECKOUT / "etc/llamactl.toml"))
     config = load_config(Paths(config_dir=tmp_path))
     assert config.problems == ()
-    examples = {"margins_bytes", "host_margin_bytes", "host_budget_bytes"}
+    examples = {"margins_bytes", "host_margin_bytes", "host_budget_bytes", "allowed_hosts", "cors_origins"}
     shown, default = msgspec.structs.asdict(config.settings), msgspec.structs.asdict(GlobalSettings())
     assert {key for key in shown if shown[key] != default[key]} == examples
 
