@@ -80,6 +80,8 @@ class DeviceList(_Value, frozen=True, kw_only=True):
     rows: tuple[Row, ...] = ()
     ids: dict[str, str] = {}
     """Bus addresses by name, where known: "0000:01:00.0"."""
+    busy: tuple[str, ...] = ()
+    """RPC servers that have another client now: their devices are not among the rows, and not gone either."""
     cheap: bool = False
     """Asked without a GPU context: only `free` is known then, and only of the devices asked for."""
 

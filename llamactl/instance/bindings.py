@@ -23,6 +23,7 @@ from typing import Any
 
 DISTRIBUTION = "llama-cpp-python"
 RPC_TIMEOUT_S = 5.0
+RPC_ANSWER_S = 2.0
 
 # Where ggml aborts it would start a debugger on this process to print a backtrace: slow, and nothing for a sandboxed
 # unit.
@@ -208,9 +209,13 @@ def _find_symbol(library: Any, name: str) -> Any | None:
         return None
 
 
+class ServerBusy(OSError):
+    """An RPC server listens and does not answer: it serves one client at a time."""
+
+
 def register_rpc_servers(servers: tuple[str, ...]) -> None:
     """Adds the devices behind llama.cpp RPC servers ("host:port"). Before llama_backend_init. Raises OSError where
-    this build has no RPC.
+    this build has no RPC, or a server cannot be used.
     """
     if not servers:
         return
@@ -218,13 +223,26 @@ def register_rpc_servers(servers: tuple[str, ...]) -> None:
     if extra.add_rpc_server is None:
         raise OSError("cannot use RPC servers: this llama.cpp is built without RPC")
     for server in servers:
-        # llama.cpp aborts the process when nobody listens there.
-        host, _, port = server.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), RPC_TIMEOUT_S).close()
-        except (OSError, ValueError, OverflowError) as error:
-            raise OSError(f"cannot use RPC server {server!r}: {error}") from None
+        probe_rpc_server(server)
         registry = extra.add_rpc_server(server.encode())
         if not registry:
             raise OSError(f"cannot use RPC server {server!r}: no answer")
         extra.ggml.ggml_backend_register(registry)
+
+
+def probe_rpc_server(server: str) -> None:
+    """Raises OSError unless a client would be served now. llama.cpp aborts the process when nobody listens, and waits
+    for ever while the server has another client. One that is free ends a connection that begins with nonsense.
+    """
+    host, _, port = server.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), RPC_TIMEOUT_S) as connection:
+            connection.settimeout(RPC_ANSWER_S)
+            connection.sendall(b"\xff")
+            connection.recv(1)
+    except TimeoutError:
+        raise ServerBusy(f"cannot use RPC server {server!r}: no answer; it serves one client at a time") from None
+    except ConnectionResetError:
+        return  # that is an end too
+    except (OSError, ValueError, OverflowError) as error:
+        raise OSError(f"cannot use RPC server {server!r}: {error}") from None

@@ -3,11 +3,13 @@
 llama.cpp opens a context on each GPU to answer, which takes a moment and, for that moment, memory. NVIDIA's management
 library needs none: where it is at hand (nvidia-ml-py), and nothing but the free memory of known devices is asked, it
 is asked instead, by bus address, because it numbers devices in another order than CUDA does. An RPC server that does
-not answer is left out, and said: its devices are gone.
+not listen is left out, and said: its devices are gone. Of one that has another client nothing can be known.
 """
 
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.protocol import DeviceList, Row, RowKind
@@ -22,17 +24,20 @@ def list_devices(environment: ChildEnvironment) -> DeviceList:
     rows = acquire_nvml_rows(ids) if ids else None
     if rows is not None:
         return DeviceList(rows=rows, ids=ids, cheap=True)
-    from llamactl.instance.bindings import llama, register_rpc_servers
+    from llamactl.instance.bindings import ServerBusy, llama, register_rpc_servers
     from llamactl.instance.llamalog import LlamaLog
 
     LlamaLog(environment.llama_debug).install()
+    busy = []
     for server in environment.rpc_servers:
         try:
             register_rpc_servers((server,))
+        except ServerBusy:
+            busy.append(server)
         except OSError as error:
             log.warning("devices left out", server=server, reason=str(error))
     llama.llama_backend_init()
-    return acquire_device_list()
+    return msgspec.structs.replace(acquire_device_list(), busy=tuple(busy))
 
 
 def acquire_device_list() -> DeviceList:

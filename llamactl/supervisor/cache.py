@@ -11,14 +11,14 @@ The file may be lost at any time: it is replaced as a whole, and one that cannot
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
 import msgspec
 
 from llamactl.protocol import Breakdown, Facts, Row
-from llamactl.sched.memory import list_device_rows, sees_device, strip_unmeasured
+from llamactl.sched.memory import get_rpc_server, list_device_rows, sees_device, strip_unmeasured
 from llamactl.settings import ModelSettings
 from llamactl.systemd.journal import get_logger
 
@@ -109,12 +109,18 @@ def _identify(path: Path) -> FileIdentity:
 # --- devices ----------------------------------------------------------------------------------------------------------
 
 
-def match_devices(entry: Entry, settings: ModelSettings, devices: Mapping[str, Row]) -> bool:
+def match_devices(
+    entry: Entry, settings: ModelSettings, devices: Mapping[str, Row], unknown: Collection[str] = ()
+) -> bool:
     """Whether a model would find the devices, by name and total, that it found when it was measured. `devices`: all
-    that there are now.
+    that there are now, but for those of the RPC servers in `unknown`, which are taken to be as they were.
     """
-    then = {(row.name, row.total) for row in list_device_rows(entry.min)}
-    now = {(row.name, row.total) for row in devices.values() if sees_device(settings, row.name)}
+
+    def list_known(rows: Iterable[Row]) -> set[tuple[str, int | None]]:
+        return {(row.name, row.total) for row in rows if get_rpc_server(row.name) not in unknown}
+
+    then = list_known(list_device_rows(entry.min))
+    now = list_known(row for row in devices.values() if sees_device(settings, row.name))
     return then <= now if settings.devices else then == now
 
 

@@ -67,6 +67,7 @@ class Measurements:
         self._listed_s: float | None = None
         self._vram_s = 0.0
         self._rpc: tuple[str, ...] = ()
+        self._busy: frozenset[str] = frozenset()
         self._is_listing = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -140,7 +141,7 @@ class Measurements:
     def _answer(self, wanted: _Wanted) -> None:
         """From the cache if that holds, else by a child."""
         entry, settings = wanted.entry, wanted.effect.settings
-        if entry is not None and self._is_listed() and match_devices(entry, settings, self._devices):
+        if entry is not None and self._is_listed() and match_devices(entry, settings, self._devices, self._busy):
             self._wanted = None
             self._dispatch(events.MeasureReported(settings.name, entry.min, entry.max, entry.facts, cached=True))
             self._dispatch(events.MeasureEnded(settings.name))
@@ -167,18 +168,19 @@ class Measurements:
     def _take_listing(self, settings: ModelSettings, listing: DeviceList) -> None:
         """`settings`: of the child that has listed."""
         complete = not listing.cheap and not hides_devices(settings)
+        asked = tuple(server for server in settings.rpc if server not in listing.busy)
         if complete:
             seen = {row.name: row for row in listing.rows}
             # Behind servers that it was not told of nothing is known.
             unseen = {
                 name: row
                 for name, row in self._devices.items()
-                if name not in seen and get_rpc_server(name) not in ("", *settings.rpc)
+                if name not in seen and get_rpc_server(name) not in ("", *asked)
             }
             self._devices, self._ids = seen | unseen, listing.ids
             if set(self._rpc) <= set(settings.rpc):
-                self._listed_s = time.monotonic()
-        self._dispatch(events.DevicesRead(listing.rows, complete=complete, rpc=settings.rpc, cheap=listing.cheap))
+                self._listed_s, self._busy = time.monotonic(), frozenset(listing.busy)
+        self._dispatch(events.DevicesRead(listing.rows, complete=complete, rpc=asked, cheap=listing.cheap))
 
     def handle_ended(self, run: Run, failure: LoadFailure | None) -> None:
         error = "" if failure is None else format_measure_error(failure)

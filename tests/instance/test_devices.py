@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llamactl.protocol import Breakdown, Row, RowKind
+from llamactl.protocol import Breakdown, DeviceList, Row, RowKind
 from llamactl.settings import ModelSettings
 from tests.instance.harness import TIMEOUT_S, run_child
 from tests.models import write_large_model
@@ -118,3 +118,57 @@ def test_rpc_server_that_does_not_answer_is_reported(large: Path, tmp_path: Path
         report = child.supervisor.wait_for("failed")
         assert child.wait() == 1
     assert "127.0.0.1:1" in report.error
+
+
+@pytest.fixture
+def other_client(rpc: str) -> Iterator[None]:
+    """Keeps the server, which serves one client at a time."""
+    host, port = rpc.split(":")
+    with socket.create_connection((host, int(port)), TIMEOUT_S):
+        yield
+
+
+def test_rpc_server_that_has_another_client_is_reported_in_time(
+    large: Path, tmp_path: Path, rpc: str, other_client: None
+) -> None:
+    settings = ModelSettings(name="large", path=str(large), ctx=512)
+    with run_child(tmp_path, "measure", settings, LLAMACTL_RPC=rpc) as child:
+        report = child.supervisor.wait_for("failed")
+        assert child.wait() == 1
+    assert "one client at a time" in report.error
+
+
+def list_devices(directory: Path, *servers: str) -> DeviceList:
+    settings = ModelSettings(name="devices", path="")
+    variables = {"LLAMACTL_RPC": ",".join(servers), "LLAMACTL_DEVICES_ONLY": "1"}
+    with run_child(directory, "measure", settings, **variables) as child:
+        report = child.supervisor.wait_for("measured")
+        assert child.wait() == 0, child.errors
+    assert report.min is None
+    assert report.listing is not None
+    return report.listing
+
+
+def test_listing_names_devices_and_leaves_out_servers_that_are_down(tmp_path: Path, rpc: str) -> None:
+    listing = list_devices(tmp_path, "127.0.0.1:1", rpc)
+    (row,) = listing.rows
+    assert row.name == f"RPC0[{rpc}]"
+    assert row.total
+    assert row.free
+    assert row.used == 0
+    assert (listing.busy, listing.ids, listing.cheap) == ((), {}, False)
+
+
+def test_listing_tells_a_server_with_another_client_from_one_that_is_down(
+    tmp_path: Path, rpc: str, other_client: None
+) -> None:
+    listing = list_devices(tmp_path, rpc)
+    assert (listing.rows, listing.busy) == ((), (rpc,))
+
+
+def test_measurement_lists_all_devices_whatever_the_model_uses(large: Path, tmp_path: Path, rpc: str) -> None:
+    settings = ModelSettings(name="large", path=str(large), ctx=512, parallel=1, devices=("none",), threads=1)
+    with run_child(tmp_path, "measure", settings, LLAMACTL_RPC=rpc) as child:
+        listing = child.supervisor.wait_for("measured").listing
+    assert listing is not None
+    assert [row.name for row in listing.rows] == [f"RPC0[{rpc}]"]

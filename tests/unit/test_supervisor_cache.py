@@ -160,6 +160,15 @@ def test_entry_holds_for_the_devices_that_the_model_would_find(
     assert match_devices(make_entry(**then), settings, devices) is expected
 
 
+def test_devices_of_a_server_that_has_another_client_are_taken_to_be_as_they_were() -> None:
+    settings = ModelSettings(name="m", path="/m", rpc=("127.0.0.1:1", "127.0.0.2:1"))
+    entry = make_entry(**{RPC0: 9, "RPC0[127.0.0.2:1]": 9})
+    seen = {RPC0: Row(kind=RowKind.DEVICE, name=RPC0, total=9, free=1)}
+    assert match_devices(entry, settings, seen, {"127.0.0.2:1"})
+    assert not match_devices(entry, settings, seen)
+    assert not match_devices(entry, settings, {}, {"127.0.0.2:1"})
+
+
 def test_entries_outlive_the_process_and_are_its_owners_alone(tmp_path: Path) -> None:
     path = tmp_path / "cache" / "measurements.json"
     MeasurementCache(path).load()
