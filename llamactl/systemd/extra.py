@@ -136,6 +136,8 @@ def parse_span_us(value: Value) -> int:
             raise ValueError("a time such as 90s, 2min or infinity is needed")
         total_us += float(match[1]) * _SPAN_US[match[2]]
         position = match.end()
+    if total_us >= INFINITY:
+        raise ValueError("too long")
     return round(total_us)
 
 

@@ -177,3 +177,8 @@ def test_limits_without_their_controller_are_named() -> None:
     extra = {"MemoryMax": "8G", "CPUQuota": "50%", "TasksMax": 5, "Nice": 5}
     assert choose_unenforced(extra, ["memory"]) == {"CPUQuota": "cpu", "TasksMax": "pids"}
     assert choose_unenforced(extra, ["memory", "cpu", "pids"]) == {}
+
+
+def test_a_time_that_systemd_cannot_count_is_refused() -> None:
+    with pytest.raises(LlamactlError, match="too long"):
+        parse_extra({"WatchdogSec": 18_446_744_073_710})
