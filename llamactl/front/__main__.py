@@ -2,7 +2,7 @@
 
 Its listening sockets come from systemd (`http`, `tcp`); started by hand it binds `http.sock` itself, and a TCP port
 where --tcp names one. READY is said when it listens, not when it has found the supervisor: loaded models and clean
-refusals need none.
+refusals need none. SIGHUP (`systemctl reload`) starts a successor: see `handover`.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from pathlib import Path
 import uvloop
 
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.front.handover import Predecessor, Successor
 from llamactl.front.service import BACKLOG, Front
 from llamactl.paths import acquire_paths
 from llamactl.systemd.journal import configure, get_logger
@@ -24,6 +25,9 @@ from llamactl.systemd.notify import Notifier
 
 STOP_LIMIT_S = 30.0
 """How long running answers may go on after SIGTERM; the unit's TimeoutStopSec= is longer."""
+
+CONNECT_WAIT_S = 2.0
+"""How long a process that takes over looks for the supervisor before it serves without one."""
 
 
 def main() -> int:
@@ -58,23 +62,85 @@ def acquire_sockets(tcp: str | None) -> list[socket.socket]:
 
 
 async def serve(sockets: list[socket.socket]) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT, or until a successor serves and the last answer begun here has ended."""
     loop = asyncio.get_running_loop()
-    notifier = Notifier()
-    log = get_logger()
-    stop = asyncio.Event()
+    front = Front(loop, acquire_paths().control_socket, get_logger())
+    process = _Process(loop, front, sockets)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    front = Front(loop, acquire_paths().control_socket, log)
-    await front.start(sockets)
-    watchdog = asyncio.create_task(_ping(notifier))
-    notifier.ready()
-    log.info("front ready", sockets=len(sockets))
-    await stop.wait()
-    notifier.stopping()
-    cut = await front.stop(STOP_LIMIT_S)
-    watchdog.cancel()
-    log.info("front stopped", cut=cut)
+        loop.add_signal_handler(number, process.stop.set)
+    loop.add_signal_handler(signal.SIGHUP, process.begin_handover)
+    # While another process serves there is no hurry: not one answer shall be worse than the old one's.
+    await front.start(sockets, CONNECT_WAIT_S if process.predecessor.is_there else 0.0)
+    await process.run()
+
+
+class _Process:
+    """This process among those of its unit: alone, replaced, or replacing another one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, front: Front, sockets: list[socket.socket]) -> None:
+        self.stop = asyncio.Event()
+        """To be stopped, by a signal or because the successor has failed."""
+        self._loop = loop
+        self._front = front
+        self._sockets = sockets
+        self._log = get_logger()
+        self._notifier = Notifier()
+        self.predecessor = Predecessor()
+        self._successor: Successor | None = None
+        self._watchdog: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        self._watchdog = asyncio.create_task(_ping(self._notifier))
+        self._notifier.ready()
+        self.predecessor.say_ready()
+        self._log.info("front ready", sockets=len(self._sockets))
+        drained = asyncio.create_task(self._front.drained.wait())
+        stopped = asyncio.create_task(self.stop.wait())
+        await asyncio.wait((drained, stopped), return_when=asyncio.FIRST_COMPLETED)
+        limit_s = STOP_LIMIT_S
+        if not self._front.draining:
+            self.predecessor.say_leaving()
+            self._notifier.stopping()
+        elif self._has_failed_successor():
+            limit_s = 0.0
+        cut = await self._front.stop(limit_s)
+        for task in (drained, stopped, self._watchdog):
+            task.cancel()
+        self._log.info("front stopped", cut=cut)
+
+    def begin_handover(self) -> None:
+        if self._successor is not None:
+            self._log.info("front reload under way already")
+            return
+        self._notifier.reloading()
+        try:
+            self._successor = Successor(self._loop, self._sockets, self._take_news)
+        except OSError as error:
+            self._fail_handover(str(error))
+
+    def _take_news(self, successor: Successor) -> None:
+        front = self._front
+        if not front.draining and successor.pid:
+            self._log.info("front replaced", successor=successor.pid, connections=len(front.clients))
+            self.predecessor.say_leaving()
+            self._notifier.hand_over(successor.pid)
+            if self._watchdog is not None:
+                self._watchdog.cancel()
+            front.drain()
+        elif successor.is_gone and not front.draining:
+            self._fail_handover("the new process has ended before it was ready")
+        elif self._has_failed_successor():
+            self._log.error("front's successor gone", connections=len(front.clients))
+            self.stop.set()
+
+    def _fail_handover(self, why: str) -> None:
+        self._successor = None
+        self._log.error("front reload failed, this process goes on", why=why)
+        self._notifier.ready()
+
+    def _has_failed_successor(self) -> bool:
+        successor = self._successor
+        return successor is not None and successor.is_gone and not successor.is_leaving
 
 
 async def _ping(notifier: Notifier) -> None:

@@ -326,7 +326,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     # --- answers ---
 
     def may_keep_alive(self, head: RequestHead) -> bool:
-        return head.keep_alive and self._stream is None and not self._front.stopping
+        front = self._front
+        return head.keep_alive and self._stream is None and not front.stopping and not front.draining
 
     def send(self, data: bytes) -> None:
         if self._transport is not None:

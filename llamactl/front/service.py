@@ -69,18 +69,24 @@ class Front:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event = asyncio.Event()
+        self._supervised = asyncio.Event()
+        self.drained = asyncio.Event()
+        """Another process serves, and nothing is left to do here."""
 
     # --- life ---
 
-    async def start(self, sockets: list[socket.socket]) -> None:
-        """Serve on listening sockets, and look for the supervisor."""
+    async def start(self, sockets: list[socket.socket], wait_s: float = 0.0) -> None:
+        """Look for the supervisor, for `wait_s` before anything is accepted, and serve on listening sockets."""
+        self._control_task = self.loop.create_task(self.control.run())
+        if wait_s:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._supervised.wait(), wait_s)
         for sock in sockets:
             if sock.family == socket.AF_UNIX:
                 server = await self.loop.create_unix_server(self._make_client, sock=sock, backlog=BACKLOG)
             else:
                 server = await self.loop.create_server(self._make_client, sock=sock, backlog=BACKLOG)
             self._servers.append(server)
-        self._control_task = self.loop.create_task(self.control.run())
 
     async def stop(self, limit_s: float) -> int:
         """Take no new connection, let answers end for `limit_s`, then cut. Returns how many were cut."""
@@ -105,6 +111,16 @@ class Front:
         self.hangups.close()
         return cut
 
+    def drain(self) -> None:
+        """Another process has taken over the sockets: end what has begun, however long it takes."""
+        self.draining = True
+        for server in self._servers:
+            server.close()
+        self.subscribers.close()
+        for client in list(self.clients):
+            client.drain()
+        self.note_client_gone()
+
     async def _wait_empty(self) -> None:
         while self.clients:
             self._empty.clear()
@@ -113,6 +129,8 @@ class Front:
     def note_client_gone(self) -> None:
         if not self.clients:
             self._empty.set()
+            if self.draining:
+                self.drained.set()
 
     def _make_client(self) -> ClientConnection:
         return ClientConnection(self)
@@ -214,6 +232,7 @@ class Front:
     def handle_connected(self, welcome: Welcome) -> None:
         self._take_settings(welcome.front)
         self.leases.handle_connected()
+        self._supervised.set()
         self._flush()
         self.subscribers.handle_connected()
         self.log.info("supervisor connected", pid=welcome.pid, leases=len(self.leases.leases()))

@@ -36,6 +36,12 @@ class Notifier:
         """Followed by ready(). Both fields, since notify-reload units (systemd >= 253) need the time."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
+    def hand_over(self, pid: int) -> None:
+        """Another process of the unit is its main process from now on, and it is ready. One message: the next one
+        from here may not be heard. The watchdog starts anew with it.
+        """
+        self._send(f"MAINPID={pid}\nREADY=1\nWATCHDOG=1")
+
     def stopping(self) -> None:
         self._send("STOPPING=1")
 
