@@ -5,15 +5,14 @@ wrongly, or with an environment that makes no sense; 3 llama.cpp failed beyond r
 is llama.cpp's: the last report says in which stage.
 """
 
-import asyncio
 import os
 import sys
 
 from llamactl.errors import LlamactlError
-from llamactl.instance.environ import parse_environment
+from llamactl.instance.early import EarlyLoad
+from llamactl.instance.environ import ChildEnvironment, parse_environment
 from llamactl.names import format_slug
 from llamactl.protocol import ChildRole
-from llamactl.systemd.journal import configure
 
 EXIT_USAGE = 2
 
@@ -28,24 +27,45 @@ def main(arguments: list[str]) -> int:
     except LlamactlError as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
-    level = os.environ.get("LLAMACTL_LOG_LEVEL") or "info"
-    # The unit sets LLAMACTL_MODEL for every line of its processes, except for names that it cannot (LogExtraFields=).
-    fields = {} if environment.model.isidentifier() else {"model": environment.model}
-    configure(f"llamactl-{format_slug(environment.model)}", level, fields)
     if environment.role is ChildRole.MEASURE:
-        from llamactl.instance.measure import run_measure
+        return _measure(environment)
+    return _serve(environment)
 
-        return asyncio.run(run_measure(environment))
+
+def _measure(environment: ChildEnvironment) -> int:
+    import asyncio
+
+    from llamactl.instance.measure import run_measure
+
+    _configure_log(environment)
+    return asyncio.run(run_measure(environment))
+
+
+def _serve(environment: ChildEnvironment) -> int:
+    load = EarlyLoad(environment)
+    # From here on everything is imported while the model loads.
+    import asyncio
+
     import uvloop
 
     from llamactl.instance.serve import run_serve
 
+    _configure_log(environment)
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    status = runner.run(run_serve(environment))
+    status = runner.run(run_serve(environment, load))
     # The kernel takes the memory back at once. An orderly end would join threads that llama.cpp may hold for minutes,
     # and free what it still uses.
     sys.stderr.flush()
     os._exit(status)
+
+
+def _configure_log(environment: ChildEnvironment) -> None:
+    from llamactl.systemd.journal import configure
+
+    level = os.environ.get("LLAMACTL_LOG_LEVEL") or "info"
+    # The unit sets LLAMACTL_MODEL for every line of its processes, except for names that it cannot (LogExtraFields=).
+    fields = {} if environment.model.isidentifier() else {"model": environment.model}
+    configure(f"llamactl-{format_slug(environment.model)}", level, fields)
 
 
 if __name__ == "__main__":

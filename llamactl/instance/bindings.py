@@ -17,7 +17,6 @@ import sys
 import types
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,12 @@ llama: Any = _import_without_package_code()
 
 def read_version() -> str:
     """Of llama-cpp-python, as pip knows it: the key under which measurements are kept."""
+    # The directory's name says it; importlib.metadata, which parses e-mail to read it, would cost a tenth of a start.
+    stem = DISTRIBUTION.replace("-", "_")
+    for directory in Path(llama.__file__).parents[1].glob(f"{stem}-*.dist-info"):
+        return directory.name.removeprefix(f"{stem}-").removesuffix(".dist-info")
+    from importlib import metadata
+
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from llamactl.errors import LlamactlError
 from llamactl.instance.activity import Activity
+from llamactl.instance.early import EarlyLoad
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.report import ReportLink
-from llamactl.instance.threads import start_thread
 from llamactl.protocol import VERSION, AnswerResult, ChildHello, ChildState, Order, OrderKind
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
@@ -48,10 +48,11 @@ KEEP_ALIVE_S = 3600
 class Instance:
     """The `serve` role. `run` returns the exit status."""
 
-    def __init__(self, environment: ChildEnvironment) -> None:
+    def __init__(self, environment: ChildEnvironment, load: EarlyLoad) -> None:
         from llamactl.instance.bindings import read_version
 
         self._environment = environment
+        self._load = load
         self._notifier = Notifier()
         self._activity = Activity()
         self._api: Api | None = None
@@ -79,8 +80,8 @@ class Instance:
         self._link.start()
         self._link.send(ChildState.LOADING, stage="starting")
         self._notifier.extend_timeout(self._environment.load_stall_s)
-        loading = start_thread(self._load, "load")
-        # Both on threads: importing the server takes as long as loading a small model.
+        self._load.attach(self._report_stage, self._report_progress)
+        loading = asyncio.ensure_future(asyncio.to_thread(self._load.wait))
         await asyncio.to_thread(_import_server)
         from llamactl.instance.api import Api
 
@@ -96,12 +97,6 @@ class Instance:
         return self._status
 
     # --- loading ----------------------------------------------------------------------------------
-
-    def _load(self) -> "Loaded":
-        """On a thread of its own."""
-        from llamactl.instance.loading import load
-
-        return load(self._environment, self._report_stage, self._report_progress, self._stopping.is_set)
 
     def _report_stage(self, stage: str) -> None:
         self._notifier.extend_timeout(self._environment.load_stall_s)
@@ -222,6 +217,7 @@ class Instance:
         self._stop()
 
     def _stop(self) -> None:
+        self._load.cancel()
         self._activity.is_refusing = True
         self._stopping.set()
 
@@ -289,5 +285,5 @@ def _bind_socket(path: Path) -> socket.socket:
     return listener
 
 
-async def run_serve(environment: ChildEnvironment) -> int:
-    return await Instance(environment).run()
+async def run_serve(environment: ChildEnvironment, load: EarlyLoad) -> int:
+    return await Instance(environment, load).run()

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from llamactl.instance.bindings import llama
+from llamactl.instance.early import EarlyLoad
 from llamactl.instance.engine import Engine
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.generate import Generator
 from llamactl.instance.jobs import FinishEvent, GenerationRequest, Job
-from llamactl.instance.loading import load
+from llamactl.instance.loading import Loaded
 from llamactl.instance.sampling import SamplingParams
-from llamactl.instance.threads import start_thread
 from llamactl.protocol import ChildRole
 from llamactl.settings import ModelSettings
 
@@ -60,16 +60,18 @@ async def receive_all(job: Job) -> None:
         pass
 
 
-def start_load(path: str) -> Any:
+def load_model(path: str) -> Loaded:
     settings = ModelSettings(name="bench", path=path, ctx=CTX, parallel=PARALLEL, threads=2)
     environment = ChildEnvironment(
         role=ChildRole.SERVE, model="bench", settings=settings, generation="", socket=None, report=Path(os.devnull)
     )
-    return load(environment, lambda stage: None, lambda fraction: None, lambda: False)
+    load = EarlyLoad(environment)
+    load.attach(lambda stage: None, lambda fraction: None)
+    return load.wait()
 
 
 async def main(path: str) -> None:
-    loaded = await start_thread(lambda: start_load(path), "load")
+    loaded = load_model(path)
     n_step = int(llama.llama_n_ubatch(loaded.context))
     vocabulary = loaded.model.vocabulary
     worker = Generator(loaded.context, vocabulary, loaded.traits, PARALLEL, CTX, n_step)

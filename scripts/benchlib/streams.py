@@ -74,10 +74,14 @@ class Stream:
         return usage
 
 
+Arrive = Callable[[list[Stream]], dict[str, Any] | None]
+
+
 def run_streams(
     server: Path,
     bodies: Sequence[dict[str, Any]],
-    arrive: Callable[[list[Stream]], dict[str, Any] | None] | None = None,
+    arrive: Arrive | None = None,
+    path: str = PATH,
 ) -> list[Stream]:
     """Sends all requests at once and reads until every answer has ended. `arrive` is asked after each piece, until it
     returns the body of one more request.
@@ -86,7 +90,7 @@ def run_streams(
         streams: list[Stream] = []
 
         def add(body: dict[str, Any]) -> None:
-            stream = Stream(server, body)
+            stream = Stream(server, body, path)
             streams.append(stream)
             selector.register(stream.socket, selectors.EVENT_READ, stream)
 

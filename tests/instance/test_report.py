@@ -69,7 +69,10 @@ def test_load_goes_through_its_stages_in_order(tiny: Path, tmp_path: Path) -> No
         child.process.pid,
     )
     assert hello.llama_cpp
-    assert list(dict.fromkeys(stages)) == ["starting", "model", "context", "warmup"]
+    # The load begins before the connection does: what was over by then is not told.
+    seen = list(dict.fromkeys(stages))
+    assert seen == [stage for stage in ("starting", "model", "context", "warmup") if stage in seen]
+    assert seen[-1] == "warmup"
     assert report.state is ChildState.READY
     assert report.facts is not None
     assert report.facts.n_ctx == 256

@@ -1,0 +1,81 @@
+"""How can a model load while Python still imports what will serve it? On a thread that the process starts first of all.
+
+Importing the event loop, the log and the server takes as long as loading a small model, and most of the load is C code
+that runs beside it. Who wants to hear of the load attaches later; before its warm-up the load waits for that.
+
+The thread ends with the load, which asyncio's pool threads do not: a thread that has computed keeps a team of OpenMP
+workers as long as it lives, and with more of these than cores libgomp no longer spins at its barriers. A warm-up on a
+thread that stayed made each later decode of a small model a third slower.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from llamactl.instance.environ import ChildEnvironment
+
+if TYPE_CHECKING:
+    from llamactl.instance.loading import Loaded
+
+
+class EarlyLoad:
+    """One load, from its construction on."""
+
+    def __init__(self, environment: ChildEnvironment) -> None:
+        self._environment = environment
+        self._changed = threading.Condition()
+        self._stage = ""
+        self._on_stage: Callable[[str], None] | None = None
+        self._on_progress: Callable[[float], None] | None = None
+        self._is_cancelled = False
+        self._loaded: Loaded | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+        self._thread.start()
+
+    def attach(self, on_stage: Callable[[str], None], on_progress: Callable[[float], None]) -> None:
+        """Both are called on the load's thread, at once for a stage that has begun. `on_stage` may take its time."""
+        with self._changed:
+            self._on_stage, self._on_progress = on_stage, on_progress
+            self._changed.notify()
+            if self._stage and self._stage != "warmup":
+                on_stage(self._stage)
+
+    def cancel(self) -> None:
+        """The load ends at its next step with Cancelled."""
+        with self._changed:
+            self._is_cancelled = True
+            self._changed.notify()
+
+    def wait(self) -> "Loaded":
+        """Blocks until the thread is gone. Raises what `load` raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._loaded is not None
+        return self._loaded
+
+    # --- on its thread ---
+
+    def _run(self) -> None:
+        try:
+            from llamactl.instance.loading import load
+
+            self._loaded = load(
+                self._environment, self._report_stage, self._report_progress, lambda: self._is_cancelled
+            )
+        except BaseException as error:
+            self._error = error
+
+    def _report_stage(self, stage: str) -> None:
+        with self._changed:
+            self._stage = stage
+            if stage == "warmup":
+                self._changed.wait_for(lambda: self._on_stage is not None or self._is_cancelled)
+            on_stage = self._on_stage
+        if on_stage is not None:
+            on_stage(stage)
+
+    def _report_progress(self, fraction: float) -> None:
+        if self._on_progress is not None:
+            self._on_progress(fraction)
