@@ -7,6 +7,7 @@ from llamactl.sched.events import (
     Configured,
     DevicesRead,
     DevicesReadEnded,
+    HostRead,
     MeasureEnded,
     MeasureReported,
     MeasureRequested,
@@ -127,6 +128,29 @@ def test_free_alone_is_free_of_the_known_total() -> None:
     assert (device.total, device.external, device.available) == (100, 60, 40)
 
 
+def test_memory_that_others_give_back_is_available_again() -> None:
+    bench = make_bench("a")
+    for free, external in ((40, 60), (90, 10)):
+        read(bench, make_row(free=free))
+        assert [device.external for device in bench.scheduler.list_devices()] == [external]
+
+
+def test_whatever_tells_what_is_free_makes_figures_young() -> None:
+    bench = make_bench("a")
+    read(bench, make_row(), after_s=61.0)
+    bench.load("a")
+    assert bench.started() == ["a"]
+
+
+def test_host_memory_is_read_by_the_supervisor_itself() -> None:
+    bench = Bench(make_settings("a"), host_margin_bytes=10)
+    bench.measure("a", host=30)
+    bench.do(HostRead(100, 100))
+    bench.tick(61.0)
+    bench.load("a")
+    assert bench.started() == ["a"]
+
+
 def test_free_of_an_unknown_device_says_nothing() -> None:
     bench = make_bench("a")
     read(bench, make_row("G7", free=40, total=None))
@@ -186,7 +210,7 @@ def test_nothing_is_promised_on_a_device_that_is_gone() -> None:
 
 def test_models_that_counted_on_it_are_measured_anew() -> None:
     bench = make_bench("a")
-    read(bench, make_row("G1"), complete=True)
+    read(bench, complete=True)
     assert bench.measured() == ["a"]
 
 
