@@ -11,7 +11,9 @@ processes had more than a little of the processors are taken again some times, t
 """
 
 import contextlib
+import json
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,12 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchlib import router
+from benchlib.cold import CHECKOUT, run_checked
 from benchlib.pairs import MIN_ROUNDS, compare_pairs
 from benchlib.quiet import QUIET_SHARE, OthersWatch
 from benchlib.report import BenchError, Result
 from benchlib.streams import Stream, run_streams
 from llamactl.settings import ModelSettings
 from tests.instance.harness import Child, run_child
+from tests.models import write_model
 
 THREADS = 2
 PARALLEL = 4
@@ -36,6 +41,8 @@ N_SHORT_PROMPT = 24
 N_LONG_PROMPT = 2000
 N_SHARED = 1500
 N_OWN = 100
+LOOP, RESIDENT, COLD = "loop with 4 sequences", "resident memory", "cold start"
+FETCH_MODELS = CHECKOUT / "scripts" / "fetch-models"
 OURS, YARDSTICK = "llamactl", "llama-server"
 ATTEMPTS = 4
 """At a round that is not quiet."""
@@ -76,22 +83,72 @@ def measure(llama_server: Path, models: Sequence[Path], rounds: int, only: str) 
     """Raises BenchError."""
     if rounds < MIN_ROUNDS:
         raise BenchError(f"cannot measure: {rounds} rounds are too few for a bound, {MIN_ROUNDS} are not")
+    models = models or [Path(name) for name in run_checked([sys.executable, str(FETCH_MODELS)]).split()]
     results = []
     for model in models:
-        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
-            directory = Path(name)
-            child = running.enter_context(run_instance(directory, model))
-            yardstick = running.enter_context(run_yardstick(directory, llama_server, model))
-            servers = {
-                OURS: Server(child.http_socket, child.process.pid),
-                YARDSTICK: Server(directory / "llama.sock", yardstick),
-            }
-            pool = child.request("POST", "/tokenize", {"content": WORDS})[1]["tokens"]
-            for title, scenario in SCENARIOS.items():
-                if only in title:
-                    print(f"{model.name}: {title}", file=sys.stderr, flush=True)
-                    results += compare(model, title, scenario, servers, pool, rounds)
+        results += compare_streams(llama_server, model, rounds, only)
+    if only in LOOP:
+        results += [result for model in models for result in measure_loop(model)]
+    if only in RESIDENT:
+        results.append(Result("engine", f"{RESIDENT}, without a model", measure_resident_mib(), "MiB"))
+    if only in COLD:
+        announce(COLD)
+        results += router.measure(llama_server, models, rounds)
     return results
+
+
+def announce(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
+def compare_streams(llama_server: Path, model: Path, rounds: int, only: str) -> list[Result]:
+    """All scenarios with `only` in their name."""
+    wanted = {title: scenario for title, scenario in SCENARIOS.items() if only in title}
+    results: list[Result] = []
+    if not wanted:
+        return results
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
+        directory = Path(name)
+        child = running.enter_context(run_instance(directory, model, CTX))
+        yardstick = running.enter_context(run_yardstick(directory, llama_server, model))
+        servers = {
+            OURS: Server(child.http_socket, child.process.pid),
+            YARDSTICK: Server(directory / "llama.sock", yardstick),
+        }
+        pool = child.request("POST", "/tokenize", {"content": WORDS})[1]["tokens"]
+        for title, scenario in wanted.items():
+            announce(f"{model.stem}: {title}")
+            results += compare(model, title, scenario, servers, pool, rounds)
+    return results
+
+
+def measure_loop(model: Path) -> list[Result]:
+    """Medians over some runs of a process of its own."""
+    announce(f"{model.stem}: {LOOP}")
+    command = ["env", f"--chdir={CHECKOUT / 'scripts'}", sys.executable, "-m", "benchlib.loop", str(model)]
+    runs = [json.loads(run_checked(command)) for _ in range(MIN_ROUNDS)]
+    step_ms = statistics.median(run["step_ms"] for run in runs)
+    outside_ms = statistics.median(run["step_ms"] - run["inside_ms"] for run in runs)
+    share = statistics.median(1 - run["inside_ms"] / run["step_ms"] for run in runs)
+    name = f"{model.stem}, {LOOP}"
+    return [
+        Result("engine", f"{name}, outside of llama.cpp", outside_ms, "ms", share, "the step"),
+        Result("engine", f"{name}, the step", step_ms, "ms"),
+    ]
+
+
+def measure_resident_mib() -> float:
+    """Of an instance that is ready and has answered, with a model of some hundred kilobytes."""
+    announce(RESIDENT)
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        with run_instance(directory, write_model(directory / "tiny.gguf"), 256) as child:
+            (stream,) = run_streams(child.http_socket, [format_body([5, 6, 7], 8)])
+            stream.read_usage()
+            for line in Path(f"/proc/{child.process.pid}/status").read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    return int(line.split()[1]) / 1024
+    raise BenchError("cannot measure: /proc tells no resident memory")
 
 
 def compare(
@@ -212,9 +269,9 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 @contextlib.contextmanager
-def run_instance(directory: Path, model: Path) -> Iterator[Child]:
+def run_instance(directory: Path, model: Path, ctx: int) -> Iterator[Child]:
     settings = ModelSettings(
-        name="bench", path=str(model), ctx=CTX, parallel=PARALLEL, threads=THREADS, batch=2048, ubatch=512
+        name="bench", path=str(model), ctx=ctx, parallel=PARALLEL, threads=THREADS, batch=2048, ubatch=512
     )
     with run_child(directory, "serve", settings) as child:
         child.supervisor.wait_for("ready")
