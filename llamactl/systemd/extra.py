@@ -47,7 +47,7 @@ REFUSED = {
     "TimeoutStopSec": "use 'stop_timeout'",
 }
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(?:i?B)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(iB?|B)?", re.IGNORECASE)
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zµ]*)\s*")
 _SPAN_US = {
@@ -118,6 +118,9 @@ def parse_size(value: Value) -> int:
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError("a size such as 8G, 512M or infinity is needed")
+    if match[2] and (match[3] or "").upper() == "B":
+        letter = match[2].upper()
+        raise ValueError(f"{letter}B may mean 1000 or 1024 to a step; write {letter} (steps of 1024)")
     size_bytes = int(float(match[1]) * (1 << (10 * " KMGTPE".index(match[2].upper() or " "))))
     if not 0 <= size_bytes < INFINITY:
         raise ValueError("too large")

@@ -99,6 +99,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("MemoryMax", True, "text or number"),
     ("MemoryMax", ["8G"], "text or number"),
     ("MemoryMax", "9999999999999E", "too large"),
+    ("MemoryMax", "12GB", "write G (steps of 1024)"),
+    ("MemoryHigh", "500 kb", "write K (steps of 1024)"),
     ("CPUQuota", "2", "200%"),
     ("CPUQuota", "0%", "200%"),
     ("CPUWeight", 0, "1 to 10000"),
