@@ -7,6 +7,7 @@ supervisor is not asked: logs are wanted when it is down.
 
 import argparse
 import os
+import subprocess
 
 from llamactl.cli.output import complain
 from llamactl.config import load_config
@@ -32,9 +33,29 @@ def run_logs(args: argparse.Namespace) -> int:
     name = config.resolve(args.name)
     if name is None:
         name = args.name
+        if not _has_lines(name):
+            raise LlamactlError(
+                ErrorCode.UNKNOWN_MODEL,
+                f"cannot find model {name!r}: it is not configured, and the journal has nothing of it",
+                hint="`llamactl list` shows all models",
+                model=name,
+            )
         complain(f"no model {name!r} is configured; showing what the journal has")
     command = build_command(name, args.follow, args.lines, args.options)
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        raise LlamactlError(ErrorCode.INTERNAL, f"cannot run journalctl: {error.strerror}") from None
+        raise _make_error(error) from None
+
+
+def _has_lines(name: str) -> bool:
+    """Whether the journal has any line of a model, as far as we may read it."""
+    command = build_command(name, False, "1", ["--quiet", "--output=cat", "--no-pager"])
+    try:
+        return bool(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
+    except OSError as error:
+        raise _make_error(error) from None
+
+
+def _make_error(error: OSError) -> LlamactlError:
+    return LlamactlError(ErrorCode.INTERNAL, f"cannot run journalctl: {error.strerror}")

@@ -119,6 +119,13 @@ def test_logs_of_a_model_that_was_removed(paths: Paths, journal: dict[str, str])
     assert result.err == "llamactl: no model 'gone' is configured; showing what the journal has\n"
 
 
+def test_logs_of_a_model_that_never_was_are_4(paths: Paths, journal: dict[str, str]) -> None:
+    Path(journal["PATH"].split(":")[0], "journalctl").write_text("#!/bin/sh\n")
+    result = run(paths, "logs", "nope", environment=journal)
+    assert (result.status, result.out) == (4, "")
+    assert "cannot find model 'nope': it is not configured, and the journal has nothing of it" in result.err
+
+
 def test_missing_journalctl_is_told(paths: Paths, tmp_path: Path) -> None:
     result = run(paths, "logs", "m", environment={"PATH": str(tmp_path)})
     assert result.status == 1
