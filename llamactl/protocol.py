@@ -440,6 +440,8 @@ class ModelStatus(_Value, frozen=True, kw_only=True):
     """Found in a directory, not named by a file of the configuration."""
     args: tuple[str, ...] = ()
     """What is set for this model, as llama-server's arguments would say it."""
+    ctx: int = 0
+    """Context that is configured; 0: what fits."""
     last_used_s: float = 0.0
     ready_since_s: float = 0.0
     memory: ModelMemory = ModelMemory()

@@ -86,7 +86,8 @@ def run_ps(args: argparse.Namespace) -> int:
             model.name,
             format_state(model),
             str(model.pid or NOTHING),
-            summarize_memory(model.memory.effective or model.memory.min),
+            # One that waits for its turn has no instance, and holds nothing yet.
+            summarize_memory(model.memory.effective or model.memory.min) if model.generation else NOTHING,
             str(model.busy),
             format_idle(model, listing.now_s),
             format_span(listing.now_s - model.ready_since_s) if model.ready_since_s else NOTHING,
@@ -144,12 +145,13 @@ def format_idle(model: ModelStatus, now_s: float) -> str:
 
 
 def format_context(model: ModelStatus) -> str:
-    """The context that it has, or else the one that it was trained for."""
+    """The context that it has, or else the one that a load would give it, as far as that is known."""
     if model.memory.effective is not None:
         return str(model.memory.effective.n_ctx)
-    if model.facts is None:
-        return NOTHING
-    return str(model.facts.n_ctx or model.facts.n_ctx_train or NOTHING)
+    fitted = model.memory.max.n_ctx if model.memory.max is not None else 0
+    facts = model.facts
+    known = model.ctx or fitted or (facts.n_ctx or facts.n_ctx_train if facts is not None else 0)
+    return str(known or NOTHING)
 
 
 def sum_rows(breakdown: Breakdown | None) -> dict[str, int]:

@@ -91,7 +91,13 @@ def _format_meta(model: ModelStatus) -> dict[str, Any]:
 
 
 def _choose_context_length(model: ModelStatus) -> int | None:
-    """Of the running instance; else what the model was trained for; None while nothing is known."""
-    if model.memory.effective is not None:
-        return model.memory.effective.n_ctx
+    """Of the running instance; else what a load would give: what is configured, what fitted when the model was
+    measured, what it was trained for. None while nothing is known.
+    """
+    known = model.memory.effective
+    if known is None and model.ctx:
+        return model.ctx
+    known = known or model.memory.max
+    if known is not None:
+        return known.n_ctx
     return model.facts.n_ctx_train or None if model.facts is not None else None

@@ -38,6 +38,7 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
         unlisted=settings.unlisted if settings is not None else False,
         found=settings.found if settings is not None else False,
         args=format_args(settings) if settings is not None else (),
+        ctx=settings.ctx if settings is not None else 0,
         last_used_s=instance.last_used_s if instance is not None else 0.0,
         ready_since_s=instance.ready_since_s if instance is not None else 0.0,
         memory=ModelMemory(status=model.memory, min=model.min, max=model.max, effective=effective),

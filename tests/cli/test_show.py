@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from llamactl.errors import ErrorCode
@@ -36,6 +37,7 @@ READY = ModelStatus(
     unit="llamactl-model@smollm2.service",
     path="/srv/models/smollm2.gguf",
     pid=4242,
+    generation="1f-1",
     last_used_s=988.0,
     ready_since_s=877.0,
     pinned=True,
@@ -119,6 +121,24 @@ def test_ps_shows_what_runs_with_ages() -> None:
         ],
         ["qwen", "loading", "45", "%", "7", "-", "0", "-", "-", "u"],
     ]
+
+
+def test_ps_shows_no_memory_of_a_model_that_only_waits() -> None:
+    measured = ModelMemory(status=MemoryStatus.MEASURED, min=Breakdown(n_ctx=4096, devices=(GPU,)))
+    waiting = ModelStatus(name="w", state=State.LOADING, unit="u", stage=Stage.WAITING, memory=measured)
+    loading = ModelStatus(name="l", state=State.LOADING, unit="u", generation="1-1", memory=measured)
+    result, _ = ask(answer(ModelList(id=1, now_s=1.0, models=(waiting, loading))), "ps")
+    _, first, second = [line.split() for line in result.out.splitlines()]
+    assert first == ["w", "waiting", "-", "-", "0", "-", "-", "u"]
+    assert second == ["l", "loading", "-", "CUDA0", "5.00", "GiB", "0", "-", "-", "u"]
+
+
+def test_context_is_what_a_load_would_give() -> None:
+    unloaded = ModelStatus(name="m", state=State.UNLOADED, memory=ModelMemory(max=Breakdown(n_ctx=6000)))
+    for ctx, shown in ((0, "6000"), (2048, "2048")):
+        model = msgspec.structs.replace(unloaded, ctx=ctx)
+        result, _ = ask(answer(ModelList(id=1, now_s=1.0, models=(model,))), "list")
+        assert shown in result.out.splitlines()[1].split()
 
 
 def test_ps_of_nothing_is_a_header() -> None:
