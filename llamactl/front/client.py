@@ -363,6 +363,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         body = format_http_error(error)
         if status:
             body["error"]["code"] = status
+            if status == 503:
+                body["error"]["type"] = "unavailable_error"
         status = status or error.kind.http_status
         self.answer(head, status, body, format_error_fields(status))
 

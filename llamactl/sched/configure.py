@@ -88,7 +88,7 @@ def _take_invalid(core: Core, name: str, reason: str) -> None:
 
 def _refuse_measurements(core: Core, model: Model) -> None:
     waiters = core.measuring.take_waiters(model.name)
-    refusal = explain.refuse_unknown(core, model.name) if model.removed else explain.refuse_invalid(model)
+    refusal = explain.refuse_unknown(core, model.name) if model.removed else explain.refuse_invalid(model, "measure")
     core.refuse_all(waiters, refusal)
 
 

@@ -136,6 +136,8 @@ class UnloadRequested:
     waiter: Waiter
     model: str
     now: bool = False
+    wait: bool = True
+    """Who asks wants to hear of the end; else only that it begins, so that one which has begun is refused."""
 
 
 @dataclass(frozen=True)

@@ -49,14 +49,14 @@ def refuse_unknown(core: Core, name: str) -> Refuse:
     return Refuse(_ANY, ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint, name)
 
 
-def refuse_invalid(model: Model) -> Refuse:
-    message = f"cannot start {model.name!r}: its configuration is invalid: {model.invalid}"
+def refuse_invalid(model: Model, doing: str = "start") -> Refuse:
+    message = f"cannot {doing} {model.name!r}: its configuration is invalid: {model.invalid}"
     return Refuse(_ANY, ErrorCode.INVALID_MODEL, message, "`llamactl check` shows all problems", model.name)
 
 
-def refuse_not_loaded(model: Model, doing: str) -> Refuse:
+def refuse_not_loaded(model: Model, doing: str, why: str = "it is not loaded") -> Refuse:
     hint = f"`llamactl load {model.name}` loads it" if doing == "use" else ""
-    return Refuse(_ANY, ErrorCode.NOT_LOADED, f"cannot {doing} {model.name!r}: it is not loaded", hint, model.name)
+    return Refuse(_ANY, ErrorCode.NOT_LOADED, f"cannot {doing} {model.name!r}: {why}", hint, model.name)
 
 
 def refuse_cancelled(model: Model, why: str) -> Refuse:

@@ -146,6 +146,9 @@ def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> N
             core.record("load cancelled", model.name, reason=str(Reason.COMMAND))
             core.emit(Complete(waiter, model.name))
         return
+    if model.state is State.STOPPING and not event.wait:
+        core.refuse_all([waiter], explain.refuse_not_loaded(model, "unload", "it is stopping already"))
+        return
     instance.unloaders[waiter] = now
     instance.unwanted = True
     if not event.now:
@@ -167,7 +170,7 @@ def handle_measure_requested(core: Core, event: MeasureRequested, now: float) ->
     if model is None:
         return
     if model.settings is None:
-        core.refuse_all([event.waiter], explain.refuse_invalid(model))
+        core.refuse_all([event.waiter], explain.refuse_invalid(model, "measure"))
         return
     core.measuring.waiters[event.waiter] = model.name
     if not core.measuring.is_current(model.name) or core.measuring.reported:

@@ -223,7 +223,7 @@ class Control:
                 self._open(client, message.id, OpenKind.LOAD, events.LoadRequested((holder, message.id), message.model))
                 self._detach(message.wait, (holder, message.id), message.model)
             case UnloadRequest():
-                event = events.UnloadRequested((holder, message.id), message.model, message.now)
+                event = events.UnloadRequested((holder, message.id), message.model, message.now, message.wait)
                 self._open(client, message.id, OpenKind.UNLOAD, event)
                 self._detach(message.wait, (holder, message.id), message.model)
             case MeasureRequest():

@@ -164,6 +164,7 @@ def test_looking_at_a_model_never_loads_it(stage: Any, path: str) -> None:
         world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot look at 'a'"))
         response = await client.read_response()
         assert (response.status, response.json()["error"]["code"]) == (503, 503)
+        assert response.json()["error"]["type"] == "unavailable_error"
         world.supervisor.grants["a"] = world.grant("a")
         instance.answer_all(b"look")
         assert (await client.get(f"{path}?model=a")).body == b"look"

@@ -136,6 +136,8 @@ def test_an_invalid_model_is_listed_and_refused_with_the_reason() -> None:
     waiter = bench.lease("bad")
     assert bench.refused() == {waiter: "invalid_model"}
     assert "no such file" in bench.list_last(Refuse)[0].message
+    bench.do(MeasureRequested(bench.make_waiter(90), "bad"))
+    assert bench.list_last(Refuse)[0].message.startswith("cannot measure 'bad': its configuration is invalid")
 
 
 def test_a_running_model_whose_new_settings_are_invalid_goes_on() -> None:

@@ -12,6 +12,7 @@ from llamactl.sched.events import (
     SendNote,
     StartInstance,
     TellProgress,
+    UnloadRequested,
     WaiterGone,
 )
 from tests.unit.sched_bench import Bench, make_config, make_settings
@@ -656,6 +657,19 @@ def test_unload_now_cuts_and_tells_the_fronts() -> None:
     assert [effect.holder for effect in bench.list_last(RevokeLease)] == [1]
     bench.ended("a")
     assert bench.completed() == [waiter]
+
+
+def test_unload_that_does_not_wait_is_refused_while_the_model_stops() -> None:
+    bench = make_bench("a")
+    bench.lease("a")
+    bench.ready("a")
+    first = bench.unload("a", now=True)
+    second = bench.make_waiter(92)
+    bench.do(UnloadRequested(second, "a", wait=False))
+    assert bench.refused() == {second: "not_loaded"}
+    third = bench.unload("a")
+    bench.ended("a")
+    assert bench.completed() == [first, third]
 
 
 def test_unload_now_hastens_a_drain() -> None:
