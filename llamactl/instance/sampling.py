@@ -152,17 +152,22 @@ class SamplerChain:
         return None
 
     def _continues_text(self, token: int) -> bool:
-        """Whether the bytes so far stay UTF-8. llama.cpp's grammars take some sequences that are none: the characters
-        that they count would not be those that the client gets.
+        """Whether the client gets the characters that the grammar counts. llama.cpp's grammars take some bytes that are
+        no UTF-8, and read control tokens, which show nothing, as their names.
         """
+        piece = self._vocabulary.piece(token)
+        if not piece:
+            return self._vocabulary.is_end(token)
         state = self._decoder.getstate()
         try:
-            self._decoder.decode(self._vocabulary.piece(token))
+            self._decoder.decode(piece)
+            pending = self._decoder.getstate()[0]
         except UnicodeDecodeError:
             return False
         finally:
             self._decoder.setstate(state)
-        return True
+        # Half of a surrogate: Python's decoder sees that only with the third byte, when it is too late.
+        return not (pending[:1] == b"\xed" and pending[1:2] >= b"\xa0")
 
     def _read_probs(self, context: Any, index: int, candidates: Candidates, token: int) -> TokenProbs:
         n_probs = self._params.n_probs

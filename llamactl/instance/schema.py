@@ -28,6 +28,8 @@ from llamactl.instance.schema_pattern import format_pattern
 __all__ = ["SchemaError", "format_grammar"]
 
 MAX_DEPTH = 100
+MAX_KEY_CHARS = 60
+"""About: of properties that the schema does not name."""
 _SPACE = r'| " " | "\n" [ \t]{0,20}'
 _CHAR = (
     r'[^"\\\x00-\x1F\x7F] | "\\" ("\"" | "\\" | [bfnrt] | '
@@ -294,14 +296,14 @@ class _Writer:
         """Any key but the known ones, letter by letter."""
         char = self._rules.add(_KEY_CHAR, "keychar")
         if not known:
-            return f"{char}*"
+            return f"{char}{{0,{MAX_KEY_CHARS}}}"
         alternatives = [] if "" in known else ['""']
         heads = sorted({key[0] for key in known if key})
         for head in heads:
             rest = self._other_key([key[1:] for key in known if key[:1] == head])
             alternatives.append(f"{format_literal(head)} {self._rules.add(rest, 'key')}")
         excluded = "".join(format_set([(ord(head), ord(head))])[1:-1] for head in heads)
-        alternatives.append(rf'[^"\\\x00-\x1F\x7F{excluded}] {char}*')
+        alternatives.append(rf'[^"\\\x00-\x1F\x7F{excluded}] {char}{{0,{MAX_KEY_CHARS}}}')
         return "(" + " | ".join(alternatives) + ")"
 
     def _list_pairs(self, pairs: Sequence[tuple[str, bool]], other: str | None) -> str:

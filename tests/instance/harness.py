@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from llamactl.settings import ModelSettings, encode_spec
 
 TIMEOUT_S = 30.0
 ROOT = Path(__file__).parents[2]
+ERRORS = "stderr.txt"
 
 
 class Peer:
@@ -138,11 +139,10 @@ class Supervisor:
 class Child:
     """A running child process and what belongs to it."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     directory: Path
     supervisor: Supervisor
     notifications: socket.socket
-    _errors: list[str] = field(default_factory=list)
 
     @property
     def http_socket(self) -> Path:
@@ -150,14 +150,12 @@ class Child:
 
     def wait(self) -> int:
         """Exit status; negative: the signal that ended it."""
-        _, errors = self.process.communicate(timeout=TIMEOUT_S)
-        self._errors.append(errors)
-        return self.process.returncode
+        return self.process.wait(TIMEOUT_S)
 
     @property
     def errors(self) -> str:
-        """Standard error, after `wait`."""
-        return "".join(self._errors)
+        """Standard error so far."""
+        return (self.directory / ERRORS).read_text(errors="replace")
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -249,17 +247,15 @@ def run_child(
     }
     if attend:
         supervisor.attend()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "llamactl.instance", role],
-        cwd=ROOT,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    # A file, not a pipe that nobody reads: it would stop a child that has much to say.
+    with (directory / ERRORS).open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "llamactl.instance", role], cwd=ROOT, env=environment, stderr=errors
+        )
     try:
         yield Child(process, directory, supervisor, notifications)
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
         supervisor.close()
         notifications.close()
