@@ -6,8 +6,9 @@ often no whole UTF-8: what a detokenizer must survive. For tests of memory, `wri
 given size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -31,13 +32,20 @@ def write_model(
     chat_template: str | None = CHAT_TEMPLATE,
     add_bos: bool = True,
     fills_gaps: bool = False,
+    sampling: Mapping[str, int | float | str] | None = None,
     seed: int = 1,
 ) -> Path:
-    """A causal model of the llama architecture. `fills_gaps`: it has tokens for the edges of a gap (/infill)."""
+    """A causal model of the llama architecture. `fills_gaps`: it has tokens for the edges of a gap (/infill);
+    `sampling`: what the file recommends.
+    """
     writer = gguf.GGUFWriter(path, "llama")
     tokens, n_ff = _add_vocabulary(writer, add_bos=add_bos), 2 * n_embd
     for token, part in enumerate(("pre", "suf", "mid") if fills_gaps else ()):
         writer.add_uint32(f"tokenizer.ggml.fim_{part}_token_id", 2 + token)
+    kinds: dict[type, Callable[[str, Any], None]]
+    kinds = {int: writer.add_int32, float: writer.add_float32, str: writer.add_string}
+    for key, value in (sampling or {}).items():
+        kinds[type(value)](f"general.sampling.{key}", value)
     writer.add_name(name)
     writer.add_context_length(n_ctx_train)
     writer.add_embedding_length(n_embd)

@@ -8,6 +8,7 @@ tokens first, then the newest sequence is put back; it comes in again after anot
 push itself out in turns.
 """
 
+import codecs
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -378,11 +379,12 @@ class Generator:
 
     def _drop_stopped_tokens(self, sequence: Sequence, text: str) -> None:
         """Tokens of which all the text belongs to a stop string, or comes after it, are not told of."""
-        length, n_kept = len(text.encode()), 0
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        n_chars, n_kept = 0, 0
         for token in sequence.held_tokens:
-            if length <= 0:
+            if n_chars >= len(text):
                 break
-            length -= len(self.vocabulary.piece(token, special=sequence.request.special_text))
+            n_chars += len(decode(self.vocabulary.piece(token, special=sequence.request.special_text)))
             n_kept += 1
         del sequence.held_tokens[n_kept:]
         del sequence.held_infos[n_kept:]
