@@ -292,6 +292,8 @@ def _parse_margins(value: object) -> dict[str, int]:
         raise ValueError('must be a table of sizes by device, as in { CUDA0 = "2 GiB" }')
     margins = {}
     for device, size in value.items():
+        if device.casefold() == "host":
+            raise ValueError(f"{device}: main memory has a key of its own, `host_margin`")
         try:
             margins[device] = parse_size(size)
         except ValueError as error:
@@ -380,7 +382,7 @@ MARGINS = Kind("table of sizes", _parse_margins, _show_plain)
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 GLOBAL_KEYS: tuple[Key, ...] = (
-    Key("margin", "margin_bytes", SIZE, "Kept free on every device."),
+    Key("margin", "margin_bytes", SIZE, "Kept free on every device; not of main memory, which has `host_margin`."),
     Key("margins", "margins_bytes", MARGINS, "Kept free on single devices, by name; replaces `margin` there."),
     Key("host_margin", "host_margin_bytes", SIZE, "Kept free of host memory. Unset: host memory is not a limit."),
     Key("host_budget", "host_budget_bytes", SIZE, "What all models together may hold of host memory. Unset: no limit."),

@@ -305,6 +305,10 @@ def test_byte_order_mark_is_no_mistake(tree: Tree) -> None:
         ("[defaults]\nctxx = 1", "defaults.ctxx: unknown key 'ctxx'; did you mean 'ctx'?"),
         ("defaults = 1", "defaults: cannot use defaults = 1: must be a table"),
         ("margin = '8 GB'", "margin: cannot use margin = '8 GB': GB may mean 1000 or 1024 to a step; write GiB or G"),
+        (
+            "[margins]\nHost = '2 GiB'",
+            "margins: cannot use margins = a table: Host: main memory has a key of its own, `host_margin`",
+        ),
         ("[margins]\nCUDA0 = 'x'", "margins: cannot use margins = a table: CUDA0 must be a number of bytes or a text"),
         (
             "stop_timeout = 0",
