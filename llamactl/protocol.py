@@ -127,6 +127,7 @@ class Note(_Value, frozen=True, kw_only=True):
     """What the supervisor alone knows of an instance. The instance keeps it and returns it with every report."""
 
     last_used_s: float = 0.0
+    ready_since_s: float = 0.0
     pinned: bool | None = None
     keep_alive_s: float | None = None
 
@@ -495,6 +496,10 @@ class Progress(_Message, frozen=True, kw_only=True, tag="progress"):
     stage: Stage
     fraction: float | None = None
     waiting_for: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+    """Of those, the ones that serve requests."""
+    going: tuple[str, ...] = ()
+    """Of those, the ones that are being unloaded."""
 
 
 class LeaseGrant(_Message, frozen=True, kw_only=True, tag="granted"):

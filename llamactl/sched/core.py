@@ -98,11 +98,28 @@ class Core:
         """Where an entry is, told to its waiters when it changes."""
         known = entry.fraction if entry.fraction is not None else -1.0
         moved = fraction is not None and (fraction >= 1.0 > known or abs(fraction - known) >= PROGRESS_STEP)
-        if stage is entry.stage and waiting_for == entry.waiting_for and not moved:
+        busy, going = self._sort_waited_for(waiting_for)
+        same = waiting_for == entry.waiting_for and busy == entry.busy and going == entry.going
+        if stage is entry.stage and same and not moved:
             return
         entry.stage, entry.fraction, entry.waiting_for = stage, fraction, waiting_for
+        entry.busy, entry.going = busy, going
         for waiter in entry.waiters:
-            self.emit(TellProgress(waiter, stage, fraction, waiting_for))
+            self.emit(TellProgress(waiter, stage, fraction, waiting_for, busy, going))
+
+    def _sort_waited_for(self, names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Those that serve requests, and those that are being unloaded."""
+        busy, going = [], []
+        for name in names:
+            model = self.running.get(name)
+            instance = model.instance if model is not None else None
+            if model is None or instance is None:
+                continue
+            if model.state is not State.STOPPING and (instance.count_busy() or instance.requests):
+                busy.append(name)
+            elif model.state is State.STOPPING or instance.takedown is not None:
+                going.append(name)
+        return tuple(busy), tuple(going)
 
     # --- look-up ---
 

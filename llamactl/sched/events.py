@@ -382,10 +382,14 @@ class Refuse:
 
 @dataclass(frozen=True)
 class TellProgress:
+    """`busy` and `going`: of those in `waiting_for`, the ones that serve requests, and the ones that are unloaded."""
+
     waiter: Waiter
     stage: Stage
     fraction: float | None = None
     waiting_for: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+    going: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

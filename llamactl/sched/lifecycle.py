@@ -5,10 +5,12 @@ with the figures of the moment in which they were first made; figures that are n
 a stop of ours is a crash or a failed load, and what it means depends on the state in which it came.
 """
 
+import msgspec
+
 from llamactl.protocol import ChildState, LoadFailure, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
-from llamactl.sched.events import Complete, InstanceEnded, InstanceReported, InstanceSilent, RevokeLease
+from llamactl.sched.events import Complete, InstanceEnded, InstanceReported, InstanceSilent, RevokeLease, SendNote
 from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, Reason
 from llamactl.sched.leases import serve_waiters
 from llamactl.sched.measuring import mark_hidden, measure_after_load
@@ -102,9 +104,22 @@ def _become_ready(core: Core, model: Model, instance: Instance, now: float) -> N
         core.record(
             "instance adopted", model.name, generation=instance.generation, **explain.format_rows(instance.effective)
         )
+    _keep_ready_since(core, instance, now)
     serve_waiters(core, model, now)
     if loaded:
         measure_after_load(core, model)
+
+
+def _keep_ready_since(core: Core, instance: Instance, now: float) -> None:
+    """The instance keeps since when it is ready, for the supervisor that comes after this one."""
+    if instance.adopted and instance.note.ready_since_s:
+        instance.ready_since_s = min(instance.note.ready_since_s, now)
+        return
+    note = msgspec.structs.replace(
+        instance.note, last_used_s=instance.last_used_s, ready_since_s=instance.ready_since_s
+    )
+    instance.note = note
+    core.emit(SendNote(instance.model, instance.generation, note))
 
 
 def _settle(
@@ -189,11 +204,13 @@ def _end_stopped(core: Core, model: Model, instance: Instance, failure: LoadFail
 
 def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFailure | None, now: float) -> None:
     if failure is None:
-        core.record("model unloaded", model.name, "warning", reason="its unit was stopped before it was ready")
+        # One that was found running and has not said anything may have been ready for long.
+        why = "its unit was stopped" if instance.is_unknown else "its unit was stopped before it was ready"
+        core.record("model unloaded", model.name, "warning", reason=why)
         core.drop_instance(model, State.UNLOADED)
         entry = core.queue.remove(model.name)
         if entry is not None:
-            refusal = explain.refuse_cancelled(model, "its unit was stopped before it was ready")
+            refusal = explain.refuse_cancelled(model, why)
             core.refuse_all(entry.waiters, refusal)
         return
     died_in_warmup = failure.result in _SIGNALS and instance.stage == "warmup"

@@ -25,6 +25,10 @@ class Entry:
     loads: dict[Waiter, float] = field(default_factory=dict)
     """Those that only want it loaded."""
     stage: Stage = Stage.QUEUED
+    busy: tuple[str, ...] = ()
+    """Of those in `waiting_for`, the ones that serve requests."""
+    going: tuple[str, ...] = ()
+    """Of those in `waiting_for`, the ones that are being unloaded."""
     fraction: float | None = None
     waiting_for: tuple[str, ...] = ()
     said: object = None

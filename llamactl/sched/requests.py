@@ -114,7 +114,7 @@ def _join(core: Core, model: Model, entry: Entry, waiter: Waiter | None, now: fl
         if entry.stage is Stage.QUEUED:
             entry.stage, entry.fraction = Stage.LOADING, instance.progress
     if waiter is not None:
-        core.emit(TellProgress(waiter, entry.stage, entry.fraction, entry.waiting_for))
+        core.emit(TellProgress(waiter, entry.stage, entry.fraction, entry.waiting_for, entry.busy, entry.going))
     if model.state is State.SLEEPING and instance is not None and instance.takedown is None:
         begin_takedown(core, model, Reason.ASLEEP, now, drain=True)
     if instance is not None:

@@ -231,7 +231,12 @@ class Supervisor:
                 self._control.complete(effect.waiter, effect.model, effect.seconds, status)
             case events.TellProgress():
                 progress = Progress(
-                    id=effect.waiter[1], stage=effect.stage, fraction=effect.fraction, waiting_for=effect.waiting_for
+                    id=effect.waiter[1],
+                    stage=effect.stage,
+                    fraction=effect.fraction,
+                    waiting_for=effect.waiting_for,
+                    busy=effect.busy,
+                    going=effect.going,
                 )
                 self._control.progress(effect.waiter, progress)
             case events.StartInstance():

@@ -32,7 +32,7 @@ from tests.cli.scripted import TIMEOUT_S, Peer, Supervisor, answer, ask, make_co
 LOADING = (
     Progress(id=1, stage=Stage.QUEUED),
     Progress(id=1, stage=Stage.MEASURING),
-    Progress(id=1, stage=Stage.WAITING, waiting_for=("smollm2", "qwen")),
+    Progress(id=1, stage=Stage.WAITING, waiting_for=("smollm2", "qwen"), busy=("smollm2", "qwen")),
     Progress(id=1, stage=Stage.STARTING),
     Progress(id=1, stage=Stage.LOADING, fraction=0.1),
     Progress(id=1, stage=Stage.LOADING, fraction=0.45),

@@ -5,6 +5,8 @@ import pytest
 from llamactl import __version__
 from llamactl.cli.main import COMMANDS, format_help, main, parse_command
 from llamactl.cli.output import clean_text, format_bytes, format_span, format_table
+from llamactl.cli.progress import describe_progress
+from llamactl.protocol import Progress, Stage
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,20 @@ def test_bytes_have_three_digits(size: int | None, text: str) -> None:
 )
 def test_spans_have_two_units(seconds: float, text: str) -> None:
     assert format_span(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("busy", "going", "text"),
+    [
+        (("a", "b"), (), "waiting for a, b (busy)"),
+        ((), ("a", "b"), "making room: unloading a, b"),
+        (("a",), ("b",), "waiting for a (busy); making room: unloading b"),
+        ((), (), "waiting for a, b"),
+    ],
+)
+def test_waiting_says_what_for(busy: tuple[str, ...], going: tuple[str, ...], text: str) -> None:
+    progress = Progress(id=1, stage=Stage.WAITING, waiting_for=("a", "b"), busy=busy, going=going)
+    assert describe_progress(progress) == text
 
 
 def test_table_aligns_and_shows_empty_cells() -> None:

@@ -50,6 +50,16 @@ def test_a_first_request_starts_its_model_and_is_granted_when_it_is_ready() -> N
     assert bench.status("a").busy == 1
 
 
+def test_who_waits_hears_whether_the_others_are_busy_or_go() -> None:
+    bench = make_bench("a", "b")
+    bench.lease("a")
+    bench.ready("a", host=60)
+    waiter = bench.load("b")
+    assert bench.list_last(TellProgress)[-1] == TellProgress(waiter, Stage.WAITING, None, ("a",), busy=("a",))
+    bench.idle("a")
+    assert bench.list_last(TellProgress) == [TellProgress(waiter, Stage.WAITING, None, ("a",), going=("a",))]
+
+
 def test_requests_for_a_ready_model_are_granted_at_once() -> None:
     bench = make_bench("a")
     bench.bring_up("a")
@@ -186,7 +196,7 @@ def test_a_busy_model_is_not_asked_and_the_request_waits_until_it_is_idle() -> N
     bench.ready("a")
     waiter = bench.lease("b", front=2)
     assert bench.recalled() == []
-    assert TellProgress(waiter, Stage.WAITING, None, ("a",)) in bench.last
+    assert TellProgress(waiter, Stage.WAITING, None, ("a",), busy=("a",)) in bench.last
     assert bench.status("b").waiting_for == ("a",)
     bench.idle("a")
     assert bench.recalled() == [(1, "a")]

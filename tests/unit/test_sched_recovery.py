@@ -13,6 +13,7 @@ from llamactl.sched.events import (
     LeaseAnnounced,
     MeasureReported,
     RevokeLease,
+    SendNote,
     StartInstance,
     WaiterGone,
 )
@@ -37,6 +38,25 @@ def test_instances_found_are_ready_again_after_their_report_and_nothing_is_start
     assert bench.scheduler.list_devices()[0].held == 60
     assert bench.records("instance adopted", "a")[0].fields["effective_bytes"] == 60
     assert bench.generations == {"a": "found-a"}
+
+
+def test_a_new_supervisor_knows_since_when_an_instance_is_ready() -> None:
+    before = Bench(make_settings("a"))
+    before.measure("a", host=60)
+    before.load("a")
+    before.ready("a", host=60)
+    (sent,) = before.list_all(SendNote)
+    assert (sent.note.ready_since_s, sent.note.last_used_s) == (1000.0, 1000.0)
+    after = make_bench("a")
+    after.now = 5000.0
+    after.report("a", ChildState.READY, effective=make_breakdown(host=60), note=sent.note)
+    assert (after.status("a").ready_since_s, after.status("a").last_used_s) == (1000.0, 1000.0)
+
+
+def test_an_instance_that_was_found_and_ends_unheard_may_have_been_ready() -> None:
+    bench = make_bench("a")
+    bench.ended("a")
+    assert bench.records("model unloaded")[0].fields["reason"] == "its unit was stopped"
 
 
 def test_a_lease_that_is_announced_is_a_lease() -> None:
