@@ -102,7 +102,7 @@ def write_embedding_model(
     pooling: gguf.PoolingType = gguf.PoolingType.MEAN,
     seed: int = 2,
 ) -> Path:
-    """An encoder of the bert architecture with pooling."""
+    """An encoder of the bert architecture with pooling. With pooling RANK it is a reranker."""
     writer = gguf.GGUFWriter(path, "bert")
     tokens, n_ff = _add_bert_vocabulary(writer), 2 * n_embd
     writer.add_name(name)
@@ -131,6 +131,9 @@ def write_embedding_model(
     add("token_types.weight", 2, n_embd)
     add("position_embd.weight", n_ctx_train, n_embd)
     add_norm("token_embd_norm")
+    if pooling is gguf.PoolingType.RANK:
+        add("cls.output.weight", 1, n_embd)
+        writer.add_tensor("cls.output.bias", np.zeros(1, dtype=np.float32))
     for layer in range(n_layer):
         prefix = f"blk.{layer}"
         for part in ("q", "k", "v", "output"):

@@ -317,3 +317,14 @@ def test_failed_decode_ends_what_ran_and_the_rest_goes_on(
     assert all(bench.results[job].failure is not None for job in running)
     bench.run()
     assert bench.results[waiting].text == golden["x"]
+
+
+def test_load_is_who_runs_and_who_waits(bench: Bench) -> None:
+    for prompt in PROMPTS[:6]:
+        bench.submit(prompt)
+    bench.step()
+    load = bench.generator.read_load()
+    assert (load.n_running, load.n_waiting) == (4, 2)
+    bench.run()
+    load = bench.generator.read_load()
+    assert (load.n_running, load.n_waiting) == (0, 0)
