@@ -201,8 +201,29 @@ def test_default_model_serves_requests_that_name_none_or_an_unknown_one(stage: A
         assert (await client.post(CHAT, b"{")).status == 400
         assert (await client.get("/favicon.ico")).status == 404
         assert {line["model"] for line in world.events if line.get("status") == 200} == {"stand-in"}
+        assert set(world.front.tally.models) == {"", "stand-in"}, "no name of a client's becomes a label"
         await configure(world)
         assert (await client.post(CHAT, {"model": "gpt-4"})).status == 404
+
+    stage(scenario)
+
+
+def test_name_that_was_unknown_is_asked_for_again_after_a_reload(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        refuse_unknown(world)
+        (await world.add_model("stand-in")).answer_all(b"me")
+        client = await world.connect()
+        await configure(world, default_model="stand-in")
+        assert (await client.post(CHAT, {"model": "new"})).body == b"me"
+        (await world.add_model("new")).answer_all(b"new")
+        assert (await client.post(CHAT, {"model": "new"})).body == b"me"
+        world.supervisor.send(protocol.ModelsChanged(front=world.front.settings))
+        while world.front.unknown_names:
+            await asyncio.sleep(0)
+        assert (await client.post(CHAT, {"model": "new"})).body == b"new"
+        for number in range(5000):
+            world.front.note_unknown(f"n{number}")
+        assert len(world.front.unknown_names) <= 1024
 
     stage(scenario)
 

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from llamactl import protocol
 from llamactl.front import probe
 from llamactl.protocol import ModelList, ModelStatus, State
-from tests.front.conftest import format_post
+from tests.front.conftest import format_post, read_chunk, read_head
 
 CHAT = "/v1/chat/completions"
 MODELS = (
@@ -57,10 +57,12 @@ def test_requests_are_counted_with_their_tokens(stage: Any) -> None:
         during = await scrape(world)
         assert during[key("llamactl_requests_in_flight", model="a")] == 1
         call.begin_stream()
-        for piece in (b"data: {}\n\n", b"data: " + USAGE[:20], USAGE[20:] + b"\n\n", b"data: [DONE]\n\n"):
+        await read_head(client.reader)
+        for piece in (b"data: {}\n\n", b"data: " + USAGE[:40], USAGE[40:] + b"\n\n", b"data: [DONE]\n\n"):
             call.chunk(piece)
+            assert await read_chunk(client.reader) == piece
         call.write(b"0\r\n\r\n")
-        assert (await client.read_response()).status == 200
+        assert await read_chunk(client.reader) == b""
         values = await scrape(world)
         assert values[key("llamactl_requests_total", model="a", status="200")] == 3
         assert values[key("llamactl_prompt_tokens_total", model="a")] == 9
@@ -106,7 +108,8 @@ def test_scrape_neither_waits_for_a_supervisor_nor_fails_without_one(stage: Any)
         await world.supervisor.stop()  # with the questions unanswered
         response = await client.read_response()
         assert (response.status, b"llamactl_supervisor_up 0.0" in response.body) == (200, True)
-        assert (await scrape(world))[key("llamactl_supervisor_up")] == 0
+        values = await asyncio.wait_for(scrape(world), 5)
+        assert values[key("llamactl_supervisor_up")] == 0
 
     stage(scenario)
 
@@ -136,7 +139,7 @@ def test_instance_that_tells_nothing_does_not_spoil_the_scrape(stage: Any, monke
     async def scenario(world: Any) -> None:
         answer_questions(world)
         instance = await world.add_model("a")
-        instance.auto = lambda call: call.answer(b"no", status="404 Not Found")
+        instance.auto = lambda call: call.answer(b"x 1\n", status="404 Not Found")
         assert (await scrape(world, "?instances=1"))[key("llamactl_instance_scraped", model="a")] == 0
         instance.auto = lambda call: call.die()
         assert (await scrape(world, "?instances=1"))[key("llamactl_instance_scraped", model="a")] == 0
@@ -144,6 +147,43 @@ def test_instance_that_tells_nothing_does_not_spoil_the_scrape(stage: Any, monke
         assert (await scrape(world, "?instances=1"))[key("llamactl_instance_scraped", model="a")] == 0
         await (await instance.call()).closed()
         assert world.front.leases.leases()[0].in_flight == 0
+
+    stage(scenario)
+
+
+def test_instance_that_tells_without_end_is_given_up(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "LIMIT_BYTES", 1000)
+
+    async def scenario(world: Any) -> None:
+        answer_questions(world)
+        instance = await world.add_model("a")
+        scraping = asyncio.ensure_future(scrape(world, "?instances=1"))
+        call = await instance.call()
+        call.begin_stream()
+        call.chunk(b"# x\n" * 300)
+        await call.closed()
+        assert (await asyncio.wait_for(scraping, 4))[key("llamactl_instance_scraped", model="a")] == 0
+
+    stage(scenario)
+
+
+def test_client_that_leaves_while_a_scrape_waits_leaves_no_question_and_no_place_in_a_queue(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        client = await world.connect()
+        client.writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await world.supervisor.expect(protocol.StatusRequest)
+        client.close()
+        while world.front.clients:
+            await asyncio.sleep(0)
+        assert world.front.control._questions == {}
+        answer_questions(world)
+        await world.add_model("a", granted=False)
+        client = await world.connect()
+        client.writer.write(b"GET /metrics?instances=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await world.supervisor.expect(protocol.LeaseRequest)
+        client.close()
+        await world.supervisor.expect(protocol.CancelRequest)
+        assert world.front.leases.waiting == 0
 
     stage(scenario)
 
