@@ -262,12 +262,15 @@ class _ErrorResponse:
         await send_error(send, self._error)
 
 
-def _handle_error(_request: Request, error: Exception) -> Any:
+# Handlers are coroutines because Starlette runs plain functions on a pool of forty threads.
+
+
+async def _handle_error(_request: Request, error: Exception) -> Any:
     assert isinstance(error, LlamactlError)
     return _ErrorResponse(error)
 
 
-def _handle_http_exception(request: Request, error: Exception) -> Any:
+async def _handle_http_exception(request: Request, error: Exception) -> Any:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         message = f"{request.method} is not a method of {request.url.path}"
@@ -275,11 +278,11 @@ def _handle_http_exception(request: Request, error: Exception) -> Any:
     return _ErrorResponse(LlamactlError(ErrorCode.NOT_FOUND, f"no route {request.url.path}"))
 
 
-def _handle_bug(_request: Request, error: Exception) -> Any:
+async def _handle_bug(_request: Request, error: Exception) -> Any:
     """The exception itself is raised again by Starlette and ends in the log."""
     return _ErrorResponse(LlamactlError(ErrorCode.INTERNAL, f"unexpected {type(error).__name__}"))
 
 
-def _handle_disconnect(_request: Request, _error: Exception) -> Response:
+async def _handle_disconnect(_request: Request, _error: Exception) -> Response:
     """Nobody reads it: the client left while it sent its body."""
     return Response(status_code=400)

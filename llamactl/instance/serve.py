@@ -43,6 +43,8 @@ HANG_PER_TOKEN_S = 1.0
 """A step that takes longer than both together hangs. Generous: a large model on a slow machine is no hang."""
 ENGINE_CLOSE_S = 5.0
 KEEP_ALIVE_S = 3600
+BACKLOG = 2048
+"""Connections that the kernel keeps until they are accepted. A full queue refuses at once, on Unix sockets."""
 
 
 class Instance:
@@ -281,7 +283,7 @@ def _bind_socket(path: Path) -> socket.socket:
         listener.bind(str(path))
     finally:
         os.umask(mask)
-    listener.listen(128)
+    listener.listen(BACKLOG)
     return listener
 
 
