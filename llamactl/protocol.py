@@ -90,6 +90,8 @@ class ModelMemory(_Value, frozen=True, kw_only=True):
     """All that is known of a model's memory; None where there is no figure."""
 
     status: MemoryStatus = MemoryStatus.UNMEASURED
+    error: str = ""
+    """Why it was not measured."""
     min: Breakdown | None = None
     max: Breakdown | None = None
     effective: Breakdown | None = None

@@ -172,8 +172,9 @@ def format_memory_table(memory: ModelMemory, indent: str = "") -> str:
     """Every row of every breakdown, and the parts of the best-known one."""
     breakdowns = {"MIN": memory.min, "MAX": memory.max, "EFFECTIVE": memory.effective}
     shown = {word: breakdown for word, breakdown in breakdowns.items() if breakdown is not None}
+    why = f": {clean_text(memory.error)}" if memory.error else ""
     if not shown:
-        return indent + _UNMEASURED[memory.status]
+        return indent + _UNMEASURED[memory.status] + why
     rows: dict[tuple[RowKind, str], dict[str, int]] = {}
     for word, breakdown in shown.items():
         for row in breakdown.devices:
@@ -190,7 +191,8 @@ def format_memory_table(memory: ModelMemory, indent: str = "") -> str:
         )
     cells.append(["context"] + [f"{breakdown.n_ctx} tokens" for breakdown in shown.values()] + [""] * 3)
     header = ["MEMORY", *shown, "OF IT MODEL", "CONTEXT", "COMPUTE"]
-    return format_table(header, [[cell or " " for cell in row] for row in cells], range(1, len(header)), indent)
+    table = format_table(header, [[cell or " " for cell in row] for row in cells], range(1, len(header)), indent)
+    return table + (f"\n{indent}The last measurement has failed{why}" if why else "")
 
 
 def format_model(model: ModelStatus, now_s: float) -> str:

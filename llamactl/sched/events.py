@@ -111,6 +111,8 @@ class MeasureEnded:
 
     model: str
     error: str = ""
+    untried: bool = False
+    """systemd did not start it, or somebody stopped it: that says nothing about the model."""
 
 
 @dataclass(frozen=True)

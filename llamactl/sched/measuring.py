@@ -2,8 +2,9 @@
 
 One measure child at a time. Models that a load waits for come first, in the load queue's order, then those that
 somebody asked to measure, then all others that have no figures. A failed measurement means a load without memory
-checks, and is tried once more after that; two attempts at most, unless somebody asks. Figures from the cache never
-calibrate: they say nothing about what is free now.
+checks, and is tried once more after that; two attempts at most, unless somebody asks. A child that systemd did not
+start, or that somebody stopped, is no attempt: the next load tries again. Figures from the cache never calibrate: they
+say nothing about what is free now.
 """
 
 from llamactl.protocol import MemoryStatus, State
@@ -20,6 +21,9 @@ MAX_ATTEMPTS = 2
 def start_measure(core: Core) -> None:
     """Start the next measure child, if there is none and somebody is to be measured."""
     queue = core.measuring
+    for name in [name for name in queue.untried if name in core.queue or name in queue.pending]:
+        queue.untried.discard(name)
+        queue.add(name)
     if queue.current or not queue.pending or not core.started:
         return
     if core.recovery is not None and core.list_unreported():
@@ -47,6 +51,7 @@ def drop_measurement(core: Core, model: Model) -> None:
     """Forget a model's figures: its settings have changed, or it is gone."""
     queue = core.measuring
     queue.remove(model.name)
+    queue.untried.discard(model.name)
     if queue.is_current(model.name):
         queue.dropped = True
         core.emit(StopMeasure(model.name))
@@ -130,8 +135,13 @@ def handle_measure_ended(core: Core, event: MeasureEnded, now: float) -> None:
     if model is None or not failed:
         return
     model.measure_error = event.error or "its measure child ended without figures"
-    model.measure_attempts += 1
-    model.memory = MemoryStatus.MEASURED if model.min is not None else MemoryStatus.FAILED
+    if event.untried and model.min is None and model.name not in core.queue:
+        model.memory = MemoryStatus.UNMEASURED
+        queue.untried.add(model.name)
+    else:
+        # A load that waits goes on without: it would wait for ever where nothing can be started.
+        model.measure_attempts += not event.untried
+        model.memory = MemoryStatus.MEASURED if model.min is not None else MemoryStatus.FAILED
     core.record("measurement failed", model.name, "warning", reason=model.measure_error, attempt=model.measure_attempts)
     core.refuse_all(core.measuring.take_waiters(model.name), explain.refuse_measure_failed(model))
     if model.state in (State.READY, State.SLEEPING):

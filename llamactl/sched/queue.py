@@ -119,6 +119,8 @@ class MeasureQueue:
     dropped: bool = False
     """The child that runs measures what nobody wants to know any more."""
     reported: bool = False
+    untried: set[str] = field(default_factory=set)
+    """Those whose child was not let run: measured when a load waits for them."""
     waiters: dict[Waiter, str] = field(default_factory=dict)
 
     def add(self, model: str, first: bool = False) -> None:

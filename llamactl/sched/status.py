@@ -41,7 +41,9 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
         ctx=settings.ctx if settings is not None else 0,
         last_used_s=instance.last_used_s if instance is not None else 0.0,
         ready_since_s=instance.ready_since_s if instance is not None else 0.0,
-        memory=ModelMemory(status=model.memory, min=model.min, max=model.max, effective=effective),
+        memory=ModelMemory(
+            status=model.memory, error=model.measure_error, min=model.min, max=model.max, effective=effective
+        ),
         facts=(instance.facts if instance is not None else None) or model.facts,
         failure=model.failure,
         parallel=settings.parallel if settings is not None else 1,

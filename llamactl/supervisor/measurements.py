@@ -24,7 +24,7 @@ from llamactl.settings import Config, ModelSettings
 from llamactl.supervisor.cache import Entry, KeyParts, MeasurementCache, acquire_key_parts, format_key, match_devices
 from llamactl.supervisor.children import Child
 from llamactl.supervisor.drm import acquire_vram, match_vram
-from llamactl.supervisor.units import Run, Units
+from llamactl.supervisor.units import NOT_STARTED, STOPPED, Run, Units
 from llamactl.systemd.journal import get_logger
 
 LISTING_S = 60.0
@@ -187,7 +187,8 @@ class Measurements:
         wanted = self._wanted
         if not run.is_listing:
             self._wanted = None
-            self._dispatch(events.MeasureEnded(run.settings.name, error))
+            untried = failure is not None and failure.result in (NOT_STARTED, STOPPED)
+            self._dispatch(events.MeasureEnded(run.settings.name, error, untried))
             return
         self._is_listing = False
         self._dispatch(events.DevicesReadEnded(error))

@@ -29,6 +29,9 @@ from llamactl.systemd.manager import Manager, ManagerError
 from llamactl.systemd.transient import choose_listing_properties, choose_measure_properties, choose_model_properties
 from llamactl.systemd.units import RESULT_UNKNOWN, UnitEnded, UnitEvent, UnitSnapshot, UnitStarted
 
+NOT_STARTED = "start"
+STOPPED = "stopped"
+"""Results that are not systemd's: it refused the start; it ended well but before it had anything to say."""
 LOG_LINES = 5
 LOG_TIMEOUT_S = 3.0
 LISTING_TIMEOUT_S = 30.0
@@ -192,7 +195,7 @@ class Units:
             await self.manager.start_transient(run.unit, properties)
             await self._stop_if_wanted(run)
         except (ManagerError, LlamactlError, OSError) as error:
-            self._end(run, LoadFailure(result="start", exit_code=0, message=f"cannot start {run.unit}: {error}"))
+            self._end(run, LoadFailure(result=NOT_STARTED, exit_code=0, message=f"cannot start {run.unit}: {error}"))
 
     async def _stop_if_wanted(self, run: Run) -> None:
         """A stop that came while the start was on its way to systemd found no unit."""
@@ -227,7 +230,7 @@ class Units:
         if event.result in ("success", RESULT_UNKNOWN):
             silent = run.role is Role.MEASURE and not run.reported and not run.stopping
             self._end(
-                run, LoadFailure(result="protocol", exit_code=0, message="ended without a report") if silent else None
+                run, LoadFailure(result=STOPPED, exit_code=0, message="ended without a report") if silent else None
             )
             return
         message = run.error or await acquire_log_tail(run.unit) or event.status_text

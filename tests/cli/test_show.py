@@ -133,6 +133,15 @@ def test_ps_shows_no_memory_of_a_model_that_only_waits() -> None:
     assert second == ["l", "loading", "-", "CUDA0", "5.00", "GiB", "0", "-", "-", "u"]
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_status_says_why_a_measurement_failed(known: bool) -> None:
+    figures = Breakdown(n_ctx=1, devices=(GPU,)) if known else None
+    memory = ModelMemory(status=MemoryStatus.FAILED, error="bad magic (exit-code 1)", min=figures)
+    _, out = show(ModelStatus(name="m", state=State.UNLOADED, memory=memory))
+    expected = "The last measurement has failed: " if known else "memory: not known, measuring has failed: "
+    assert out.splitlines()[-1] == expected + "bad magic (exit-code 1)"
+
+
 def test_context_is_what_a_load_would_give() -> None:
     unloaded = ModelStatus(name="m", state=State.UNLOADED, memory=ModelMemory(max=Breakdown(n_ctx=6000)))
     for ctx, shown in ((0, "6000"), (2048, "2048")):

@@ -1,6 +1,6 @@
 """What does a new configuration change, and what is measured when?"""
 
-from llamactl.protocol import ChildState, MemoryStatus, Stage
+from llamactl.protocol import ChildState, MemoryStatus, ModelMemory, Stage
 from llamactl.sched.events import (
     CancelRecall,
     Configured,
@@ -215,6 +215,24 @@ def test_a_failed_measurement_is_not_repeated_before_a_load() -> None:
     assert bench.measured() == []
     bench.ended("a", CRASH)
     assert bench.measured() == []
+
+
+def test_a_measure_child_that_was_not_let_run_is_no_attempt_and_the_next_load_tries_again() -> None:
+    bench = Bench(make_settings("a"), make_settings("b"))
+    bench.do(MeasureEnded("a", "cannot start its unit: the slice is being stopped", untried=True))
+    assert bench.status("a").memory == ModelMemory(error="cannot start its unit: the slice is being stopped")
+    assert bench.measured() == ["b"]
+    bench.measure("b", host=1)
+    assert bench.measured() == []
+    bench.lease("a")
+    assert bench.measured() == ["a"]
+    assert bench.started() == []
+    bench.do(MeasureEnded("a", "cannot start its unit", untried=True))
+    assert bench.started() == ["a"]
+    bench.ready("a", host=1)
+    assert bench.measured() == ["a"]
+    bench.measure("a", host=1)
+    assert bench.status("a").memory.error == ""
 
 
 def test_a_measurement_by_command_is_answered_with_its_figures_or_its_failure() -> None:
