@@ -29,6 +29,8 @@ from llamactl.systemd.journal import get_logger
 
 LISTING_S = 60.0
 """For how long a listing of devices vouches for cached figures."""
+LOOK_S = 10.0
+"""For looking at a model's files; a file system that hangs must not keep other models from being measured."""
 VRAM_S = 0.2
 """The kernel's count is not read again sooner."""
 
@@ -122,8 +124,9 @@ class Measurements:
     async def _look_up(self, wanted: _Wanted) -> None:
         effect = wanted.effect
         try:
-            wanted.parts = await asyncio.to_thread(acquire_key_parts, effect.settings, effect.extra_bufts)
-        except OSError as error:
+            look = asyncio.to_thread(acquire_key_parts, effect.settings, effect.extra_bufts)
+            wanted.parts = await asyncio.wait_for(look, LOOK_S)
+        except OSError as error:  # TimeoutError is one
             _log.debug("measurement not looked up", model=effect.settings.name, reason=str(error))
         if self._wanted is not wanted:  # stopped meanwhile
             return
