@@ -69,7 +69,11 @@ def format_number(bounds: Bounds) -> str:
 
 
 def _round_up(value: Decimal, above: bool) -> int:
-    """The smallest integer from `value` on; `above`: greater than it."""
+    """The smallest integer from `value` on; `above`: greater than it. Integers too long to be written are all one."""
+    limit: int = 10**MAX_DIGITS
+    if abs(value) >= limit:
+        # Decimal cannot even divide much longer ones.
+        return limit if value > 0 else -limit
     whole = int(value // 1)
     if value < whole:
         whole -= 1

@@ -299,3 +299,11 @@ JSON = st.recursive(
 def test_any_schema_becomes_a_grammar_or_is_refused(schema: Any) -> None:
     with contextlib.suppress(SchemaError):
         assert format_grammar(schema).startswith("root ::= ")
+
+
+@pytest.mark.parametrize("bound", [10**30, -(10**30), 1e308, -1e308])
+def test_bounds_too_long_to_be_written_are_refused_or_bound_nothing(bound: float) -> None:
+    for kind in ("integer", "number"):
+        for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
+            with contextlib.suppress(SchemaError):
+                assert format_grammar({"type": kind, key: bound})
