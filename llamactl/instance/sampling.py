@@ -13,6 +13,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -44,6 +45,10 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
     """Of each token, how many alternatives are told with their probabilities; 0: not even its own."""
     post_sampling_probs: bool = False
     """Probabilities after the samplers instead of the model's own."""
+
+    def for_choice(self, index: int) -> "SamplingParams":
+        """Of one of several choices: a seed would make them all the same."""
+        return self if self.seed is None or not index else msgspec.structs.replace(self, seed=self.seed + index)
 
     @property
     def penalizes(self) -> bool:
@@ -187,6 +192,12 @@ def create_grammar(vocabulary: Vocabulary, text: str) -> Any:
     return sampler
 
 
+def prepare_samplers(params: SamplingParams, vocabulary: Vocabulary, n_ctx: int) -> None:
+    """Makes on this thread what takes long, so that the engine's finds it made."""
+    if params.penalizes_passages and not params.mirostat:
+        _find_dry(params, vocabulary, n_ctx)
+
+
 def check_grammar(vocabulary: Vocabulary, text: str) -> None:
     """Raises GrammarError, also for grammars on which llama.cpp's recursive parser would use up the stack."""
     if len(text) > MAX_GRAMMAR_CHARS:
@@ -257,17 +268,7 @@ def _build_sampler(name: str, params: SamplingParams, vocabulary: Vocabulary, n_
                 _clamp(params.presence_penalty),
             )
         case "dry" if params.penalizes_passages:
-            breakers = [text.encode() for text in params.dry_sequence_breakers if text]
-            return llama.llama_sampler_init_dry(
-                vocabulary.pointer,
-                _clamp(params.dry_multiplier),
-                # As llama-server: what makes no sense is replaced by the default.
-                _clamp(params.dry_base) if params.dry_base >= 1 else Sampling().dry_base,
-                int(_clamp(params.dry_allowed_length, 0)),
-                _clamp_back(params.dry_penalty_last_n, n_ctx),
-                (ctypes.c_char_p * len(breakers))(*breakers),
-                len(breakers),
-            )
+            return _find_dry(params, vocabulary, n_ctx).clone()
         case "top_n_sigma" if random and params.top_n_sigma > 0:
             return llama.llama_sampler_init_top_n_sigma(_clamp(params.top_n_sigma))
         case "top_k" if random and params.top_k > 0:
@@ -289,6 +290,46 @@ def _build_sampler(name: str, params: SamplingParams, vocabulary: Vocabulary, n_
                 _clamp_temperature(params.temperature), _clamp(params.dynatemp_range), _clamp(params.dynatemp_exponent)
             )
     return None
+
+
+class _Prototype:
+    """A sampler that is only cloned, and freed with the last reference to it."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+
+    def clone(self) -> Any:
+        return llama.llama_sampler_clone(self._sampler)
+
+    def __del__(self) -> None:
+        llama.llama_sampler_free(self._sampler)
+
+
+@lru_cache(maxsize=8)
+def _create_dry(
+    vocabulary: Vocabulary, breakers: tuple[str, ...], multiplier: float, base: float, allowed_length: int, last_n: int
+) -> _Prototype:
+    """llama.cpp looks through the whole vocabulary for what ends a passage: a tenth of a second for a large one."""
+    texts = [text.encode() for text in breakers if text]
+    return _Prototype(
+        llama.llama_sampler_init_dry(
+            *(vocabulary.pointer, multiplier, base, allowed_length, last_n),
+            (ctypes.c_char_p * len(texts))(*texts),
+            len(texts),
+        )
+    )
+
+
+def _find_dry(params: SamplingParams, vocabulary: Vocabulary, n_ctx: int) -> _Prototype:
+    return _create_dry(
+        vocabulary,
+        params.dry_sequence_breakers,
+        _clamp(params.dry_multiplier),
+        # As llama-server: what makes no sense is replaced by the default.
+        _clamp(params.dry_base) if params.dry_base >= 1 else Sampling().dry_base,
+        int(_clamp(params.dry_allowed_length, 0)),
+        _clamp_back(params.dry_penalty_last_n, n_ctx),
+    )
 
 
 def _clamp_temperature(value: float) -> float:

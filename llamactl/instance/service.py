@@ -28,7 +28,7 @@ from llamactl.instance.generate import Generator
 from llamactl.instance.jobs import EmbeddingRequest, GenerationRequest, Job, Mailbox
 from llamactl.instance.model import Vocabulary
 from llamactl.instance.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader
-from llamactl.instance.sampling import GrammarError, check_grammar
+from llamactl.instance.sampling import GrammarError, check_grammar, prepare_samplers
 from llamactl.instance.shapes import Frame, format_sampling
 from llamactl.instance.template import ChatTemplate
 from llamactl.instance.wishes import (
@@ -146,12 +146,15 @@ class Service:
             if len(prompt) >= self.n_ctx:
                 raise _refuse_length(len(prompt), self.n_ctx)
         grammar = await self._choose_grammar(body)
+        sampling = choose_sampling(body, self.sampling, grammar, self._tokenize_plain)
+        if sampling.penalizes_passages:
+            await asyncio.to_thread(prepare_samplers, sampling, self.vocabulary, self.n_ctx)
         mailbox = Mailbox()
         jobs = []
         for index in range(len(prompts) * n):
             request = GenerationRequest(
                 prompt=prompts[index // n],
-                sampling=choose_sampling(body, self.sampling, grammar, self._tokenize_plain, index % n),
+                sampling=sampling.for_choice(index % n),
                 max_tokens=choose_max_tokens(body),
                 stops=choose_stops(body),
                 cache_prompt=body.cache_prompt is not False,

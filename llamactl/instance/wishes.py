@@ -82,9 +82,8 @@ def find_sampler(name: str) -> str | None:
 
 
 def choose_sampling(
-    body: SamplingBody, defaults: Sampling, grammar: str, tokenize: Callable[[str], list[int]], index: int = 0
+    body: SamplingBody, defaults: Sampling, grammar: str, tokenize: Callable[[str], list[int]]
 ) -> SamplingParams:
-    """`index`: which choice of the request. With a seed each choice has its own, or all would be the same."""
     chosen = msgspec.structs.asdict(defaults)
     for name in Sampling.__struct_fields__:
         value = getattr(body, name)
@@ -104,7 +103,7 @@ def choose_sampling(
     chosen["dry_sequence_breakers"] = _check_breakers(chosen["dry_sequence_breakers"])
     return SamplingParams(
         **chosen,
-        seed=(body.seed + index) & 0xFFFFFFFF if body.seed is not None and body.seed >= 0 else None,
+        seed=body.seed & 0xFFFFFFFF if body.seed is not None and body.seed >= 0 else None,
         logit_bias=_parse_logit_bias(body.logit_bias, tokenize),
         ignore_eos=bool(body.ignore_eos),
         grammar=grammar,

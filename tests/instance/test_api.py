@@ -273,12 +273,22 @@ FIELDS = [
     *("max_tokens", "n_predict", "n", "stop", "stream", "stream_options", "seed", "logit_bias", "ignore_eos"),
     *("temperature", "top_k", "top_p", "min_p", "typical_p"),
     *("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
+    *("dynatemp_range", "dynatemp_exponent", "top_n_sigma", "xtc_probability", "xtc_threshold", "min_keep", "samplers"),
+    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+    *("mirostat", "mirostat_tau", "mirostat_eta", "grammar", "json_schema", "response_format"),
+    *("logprobs", "top_logprobs", "n_probs", "post_sampling_probs", "timings_per_token", "return_progress"),
+    *("echo", "suffix", "best_of", "cache_prompt", "return_tokens", "input_prefix", "input_suffix", "input_extra"),
+    *("query", "documents", "texts", "top_n", "dimensions"),
+]
+PATHS = [
+    *(CHAT, COMPLETION, "/completion", "/infill", "/v1/embeddings", "/v1/rerank"),
+    *("/tokenize", "/detokenize", "/apply-template"),
 ]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    path=st.sampled_from([CHAT, COMPLETION, "/v1/embeddings", "/tokenize", "/detokenize", "/apply-template"]),
+    path=st.sampled_from(PATHS),
     changes=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4),
 )
 def test_any_body_ends_in_an_answer_or_a_400(instance: Child, path: str, changes: dict[str, Any]) -> None:
