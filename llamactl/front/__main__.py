@@ -90,9 +90,12 @@ class _Process:
         self._watchdog: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        self._watchdog = asyncio.create_task(_ping(self._notifier))
-        self._notifier.ready()
-        self.predecessor.say_ready()
+        # What a process says before systemd knows it as the main one is not heard: its predecessor speaks for it.
+        self._watchdog = asyncio.create_task(_ping(self._notifier, is_known=not self.predecessor.is_there))
+        if self.predecessor.is_there:
+            self.predecessor.say_ready()
+        else:
+            self._notifier.ready()
         self._log.info("front ready", sockets=len(self._sockets))
         drained = asyncio.create_task(self._front.drained.wait())
         stopped = asyncio.create_task(self.stop.wait())
@@ -143,8 +146,10 @@ class _Process:
         return successor is not None and successor.is_gone and not successor.is_leaving
 
 
-async def _ping(notifier: Notifier) -> None:
+async def _ping(notifier: Notifier, is_known: bool) -> None:
     interval_s = notifier.watchdog_interval_s()
+    if interval_s and not is_known:
+        await asyncio.sleep(interval_s / 4)
     while interval_s:
         notifier.watchdog()
         await asyncio.sleep(interval_s / 2)

@@ -267,6 +267,7 @@ class Exchange:
         if head.status == 101:
             assert self._upstream is not None
             self._client.begin_tunnel(self._upstream)
+            self._keep_alive = False
             return format_client_head(head, request.minor, False, False, record.added)
         self._event_stream = head.is_event_stream and head.content_length < 0
         bodiless = request.method == b"HEAD" or head.status in (204, 304)
