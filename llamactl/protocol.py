@@ -445,6 +445,8 @@ class ModelStatus(_Value, frozen=True, kw_only=True):
     """What is set for this model, as llama-server's arguments would say it."""
     ctx: int = 0
     """Context that is configured; 0: what fits."""
+    waiting_settings: tuple[str, ...] = ()
+    """Keys that were changed since the instance was started, and count from its next load on."""
     last_used_s: float = 0.0
     ready_since_s: float = 0.0
     memory: ModelMemory = ModelMemory()
@@ -569,7 +571,13 @@ class ReloadResult(_Message, frozen=True, kw_only=True, tag="reloaded"):
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    """What is different for the machine: `host_budget: 24 GiB -> 300 MiB`."""
+    invalid: tuple[str, ...] = ()
+    """Models that cannot be used now, and could be or were not there before."""
     problems: tuple[str, ...] = ()
+    fatal: int = 0
+    """So many problems keep something from working."""
 
 
 class Failure(_Message, frozen=True, kw_only=True, tag="failure"):

@@ -79,10 +79,18 @@ def run_measure(args: argparse.Namespace) -> int:
 def run_reload(args: argparse.Namespace) -> int:
     with connect() as client:
         result = client.ask(ReloadRequest(id=1))
-    changes = {"added": result.added, "changed": result.changed, "removed": result.removed}
+    changes = {
+        "added": result.added,
+        "changed": result.changed,
+        "removed": result.removed,
+        "invalid": result.invalid,
+    }
     if args.json:
-        print_json({**{word: list(names) for word, names in changes.items()}, "problems": list(result.problems)})
-    elif any(changes.values()):
+        lists = {**changes, "settings": result.settings, "problems": result.problems}
+        print_json({word: list(names) for word, names in lists.items()})
+    elif any(changes.values()) or result.settings:
+        for change in result.settings:
+            print(change)
         for word, names in changes.items():
             if names:
                 print(f"{word}: {', '.join(names)}")
@@ -90,7 +98,8 @@ def run_reload(args: argparse.Namespace) -> int:
         print("nothing has changed")
     for problem in result.problems:
         complain(problem)
-    return 0
+    # All that is right was applied, but whoever changed the rest must hear of it.
+    return 1 if result.fatal else 0
 
 
 def format_seconds(seconds: float) -> str:

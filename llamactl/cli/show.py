@@ -209,6 +209,8 @@ def format_model(model: ModelStatus, now_s: float) -> str:
         state += f" for {format_span(now_s - model.ready_since_s)}"
     add("State", state)
     add("Reason", model.invalid)
+    if model.waiting_settings:
+        add("Changed", f"{', '.join(model.waiting_settings)}: the new settings count from the next load on")
     add("Waiting for", ", ".join(model.waiting_for))
     requests = [f"{model.busy} running"] if model.busy else []
     requests += [f"{model.queued} waiting"] if model.queued else []

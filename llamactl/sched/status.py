@@ -10,10 +10,40 @@ from llamactl.sched.args import format_args
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Model
 
+_AT_ONCE = frozenset(
+    (
+        "name",
+        "source",
+        "found",
+        "aliases",
+        "pin",
+        "priority",
+        "idle_timeout_s",
+        "sleep_after_s",
+        "load_on_start",
+        "unlisted",
+    )
+)
+"""What counts for an instance that runs, too, or does not concern it."""
+
+
+def list_waiting_settings(model: Model) -> tuple[str, ...]:
+    """Keys that are configured otherwise than the instance was started with, and wait for the next load."""
+    instance, settings = model.instance, model.settings
+    if instance is None or settings is None:
+        return ()
+    fields = [name for name in settings.__struct_fields__ if name not in _AT_ONCE and name != "files"]
+    if not settings.devices:
+        fields.remove("devices")  # they may have been chosen for the instance
+    changed = [name for name in fields if getattr(settings, name) != getattr(instance.settings, name)]
+    return tuple(name.removesuffix("_bytes").removesuffix("_s") for name in changed)
+
 
 def describe_model(core: Core, model: Model) -> ModelStatus:
     instance, entry = model.instance, core.queue.get(model.name)
     settings = model.settings or (instance.settings if instance is not None else None)
+    # What an instance was started with holds until it ends.
+    used = instance.settings if instance is not None else settings
     state = model.state
     stage: Stage | None = None
     if instance is None and entry is not None:
@@ -26,7 +56,7 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
         state=state,
         aliases=settings.aliases if settings is not None else (),
         slug=format_slug(model.name),
-        path=settings.path if settings is not None else "",
+        path=used.path if used is not None else "",
         invalid=model.invalid,
         stage=stage,
         progress=instance.progress if instance is not None and model.state is State.LOADING else None,
@@ -37,8 +67,9 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
         pinned=model.is_pinned(),
         unlisted=settings.unlisted if settings is not None else False,
         found=settings.found if settings is not None else False,
-        args=format_args(settings) if settings is not None else (),
-        ctx=settings.ctx if settings is not None else 0,
+        args=format_args(used) if used is not None else (),
+        ctx=used.ctx if used is not None else 0,
+        waiting_settings=list_waiting_settings(model),
         last_used_s=instance.last_used_s if instance is not None else 0.0,
         ready_since_s=instance.ready_since_s if instance is not None else 0.0,
         memory=ModelMemory(
@@ -46,7 +77,7 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
         ),
         facts=(instance.facts if instance is not None else None) or model.facts,
         failure=model.failure,
-        parallel=settings.parallel if settings is not None else 1,
+        parallel=used.parallel if used is not None else 1,
     )
 
 

@@ -15,7 +15,7 @@ from collections import deque
 import msgspec
 
 from llamactl import __version__
-from llamactl.config import load_config
+from llamactl.config import describe_changes, load_config
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import Role, format_slug, format_unit
 from llamactl.paths import Paths
@@ -128,7 +128,10 @@ class Supervisor:
                 changed=tuple(
                     name for name in after.models if before.models.get(name, after.models[name]) != after.models[name]
                 ),
+                settings=describe_changes(before.settings, after.settings),
+                invalid=tuple(name for name in after.invalid if name not in before.invalid),
                 problems=tuple(str(problem) for problem in after.problems),
+                fatal=sum(problem.fatal for problem in after.problems),
             )
             _log.info(
                 "configuration reloaded",
@@ -136,6 +139,8 @@ class Supervisor:
                 added=list(result.added),
                 removed=list(result.removed),
                 changed=list(result.changed),
+                settings=list(result.settings),
+                invalid=list(result.invalid),
                 problems=len(result.problems),
             )
             return result

@@ -223,12 +223,25 @@ def test_measure_as_json_has_bytes() -> None:
 
 
 def test_reload_tells_what_changed_and_what_is_wrong() -> None:
-    last = ReloadResult(id=1, added=("a", "b"), changed=("c",), problems=("x.toml: line 3: not TOML",))
+    last = ReloadResult(
+        id=1,
+        added=("a", "b"),
+        changed=("c",),
+        settings=("strict: false -> true",),
+        invalid=("d",),
+        problems=("x.toml: line 3: not TOML",),
+        fatal=1,
+    )
     result, requests = ask(answer(last), "reload")
     assert requests == [ReloadRequest(id=1)]
-    assert result.out == "added: a, b\nchanged: c\n"
+    assert result.out == "strict: false -> true\nadded: a, b\nchanged: c\ninvalid: d\n"
     assert result.err == "llamactl: x.toml: line 3: not TOML\n"
-    assert result.status == 0
+    assert result.status == 1
+
+
+def test_reload_with_remarks_only_is_0() -> None:
+    result, _ = ask(answer(ReloadResult(id=1, problems=("m.toml: there are no GGUF files",))), "reload")
+    assert (result.status, result.err) == (0, "llamactl: m.toml: there are no GGUF files\n")
 
 
 def test_reload_without_changes_says_so() -> None:
@@ -238,4 +251,5 @@ def test_reload_without_changes_says_so() -> None:
 
 def test_reload_as_json() -> None:
     result, _ = ask(answer(ReloadResult(id=1, removed=("a",))), "reload", "--json")
-    assert json.loads(result.out) == {"added": [], "changed": [], "removed": ["a"], "problems": []}
+    lists = {"added": [], "changed": [], "removed": ["a"], "invalid": [], "settings": [], "problems": []}
+    assert json.loads(result.out) == lists

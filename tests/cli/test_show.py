@@ -142,6 +142,11 @@ def test_status_says_why_a_measurement_failed(known: bool) -> None:
     assert out.splitlines()[-1] == expected + "bad magic (exit-code 1)"
 
 
+def test_status_says_which_settings_wait() -> None:
+    _, out = show(msgspec.structs.replace(READY, waiting_settings=("ctx", "parallel")))
+    assert "    Changed: ctx, parallel: the new settings count from the next load on" in out.splitlines()
+
+
 def test_context_is_what_a_load_would_give() -> None:
     unloaded = ModelStatus(name="m", state=State.UNLOADED, memory=ModelMemory(max=Breakdown(n_ctx=6000)))
     for ctx, shown in ((0, "6000"), (2048, "2048")):

@@ -172,6 +172,23 @@ def test_more_room_in_a_new_configuration_lets_the_queue_go_on() -> None:
     assert bench.started() == ["b"]
 
 
+def test_changed_settings_wait_for_the_next_load_and_status_says_so() -> None:
+    bench = make_bench("a")
+    bench.bring_up("a")
+    changed = make_settings("a", ctx=8192, fit_margin_bytes=5, pin=True, aliases=("b",))
+    bench.do(Configured(make_config(changed)))
+    status = bench.status("a")
+    assert (status.waiting_settings, status.ctx, status.pinned, status.aliases) == (
+        ("ctx", "fit_margin"),
+        4096,
+        True,
+        ("b",),
+    )
+    bench.unload("a", now=True)
+    bench.ended("a")
+    assert (bench.status("a").waiting_settings, bench.status("a").ctx) == ((), 8192)
+
+
 # --- measuring ---
 
 

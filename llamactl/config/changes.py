@@ -1,0 +1,34 @@
+"""Which settings of the machine are different after a reload, in the words of the file?
+
+Only what differs, key by key, as `host_budget: 24 GiB -> 300 MiB`. A key that is not set shows as `unset`; margins of
+single devices are told one by one.
+"""
+
+from llamactl.config.keys import GLOBAL_KEYS, Key
+from llamactl.config.units import format_size
+from llamactl.settings import GlobalSettings
+
+
+def describe_changes(before: GlobalSettings, after: GlobalSettings) -> tuple[str, ...]:
+    """One text for each key of `llamactl.toml` whose value is another one now."""
+    changes: list[str] = []
+    for key in GLOBAL_KEYS:
+        old, new = getattr(before, key.field), getattr(after, key.field)
+        if old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            for name in sorted(old.keys() | new.keys()):
+                if old.get(name) != new.get(name):
+                    changes.append(f"{key.name}.{name}: {_show_size(old.get(name))} -> {_show_size(new.get(name))}")
+        else:
+            changes.append(f"{key.name}: {_show(key, old)} -> {_show(key, new)}")
+    return tuple(changes)
+
+
+def _show(key: Key, value: object) -> str:
+    """As the documentation shows defaults, without its marks."""
+    return key.kind.format(value).strip("`").strip('"') or "unset"
+
+
+def _show_size(size_bytes: int | None) -> str:
+    return "unset" if size_bytes is None else format_size(size_bytes)
