@@ -27,7 +27,10 @@ from llamactl.instance.schema_pattern import format_pattern
 
 __all__ = ["SchemaError", "format_grammar"]
 
+MAX_CHARS = 1 << 18
 MAX_DEPTH = 100
+MAX_VISITS = 20_000
+"""Of parts: references beside other keywords can make many of few."""
 MAX_KEY_CHARS = 60
 """About: of properties that the schema does not name."""
 _SPACE = r'| " " | "\n" [ \t]{0,20}'
@@ -56,6 +59,9 @@ Schema = Mapping[str, Any] | bool
 
 def format_grammar(schema: Schema) -> str:
     """The grammar. Raises SchemaError."""
+    size = len(json.dumps(schema))
+    if size > MAX_CHARS:
+        raise SchemaError(f"it has {size} characters, at most {MAX_CHARS} are taken")
     try:
         return _Writer(schema).write()
     except RecursionError:
@@ -70,6 +76,7 @@ class _Writer:
         self._char = self._rules.add(_CHAR, "char")
         self._references: dict[str, str] = {}
         self._depth = 0
+        self._n_visits = 0
 
     def write(self) -> str:
         return self._rules.format(self._visit(self._root, "value"))
@@ -79,10 +86,16 @@ class _Writer:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise SchemaError(f"it is nested more than {MAX_DEPTH} deep")
+        self._count_visit()
         try:
             return self._choose_rule(schema, name)
         finally:
             self._depth -= 1
+
+    def _count_visit(self) -> None:
+        self._n_visits += 1
+        if self._n_visits > MAX_VISITS:
+            raise SchemaError(f"it has more than {MAX_VISITS} parts, references followed")
 
     def _choose_rule(self, schema: Any, name: str) -> str:
         if schema is True:
@@ -132,6 +145,7 @@ class _Writer:
             return schema
         if depth > MAX_DEPTH:
             raise SchemaError("'allOf' or '$ref' leads back to itself")
+        self._count_visit()
         flat: Mapping[str, Any] = {key: value for key, value in schema.items() if key not in ("allOf", "$ref")}
         parts = list(_require_list(schema, "allOf")) if "allOf" in schema else []
         if "$ref" in schema:

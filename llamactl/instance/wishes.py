@@ -17,6 +17,7 @@ from llamactl.settings import Sampling
 
 MAX_STOPS = 64
 MAX_BREAKERS, MAX_BREAKER_CHARS = 64, 40
+MAX_BIASES = 1 << 16
 MAX_N = 128
 _INT32_MAX = (1 << 31) - 1
 _NEVER = float("-inf")
@@ -206,6 +207,8 @@ def _parse_logit_bias(
     given: dict[str, float | bool] | list[tuple[int | str, float | bool]] | None, tokenize: Callable[[str], list[int]]
 ) -> dict[int, float]:
     """Tokens by number or as text; false: never."""
+    if given is not None and len(given) > MAX_BIASES:
+        raise refuse(f"cannot use `logit_bias`: {len(given)} entries, at most {MAX_BIASES} are taken")
     pairs = given.items() if isinstance(given, dict) else given or []
     biases = {}
     for token, bias in pairs:

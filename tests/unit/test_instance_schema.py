@@ -238,6 +238,22 @@ def test_schema_that_cannot_be_said_is_refused_and_the_reason_named(schema: Any,
         format_grammar(schema)
 
 
+def test_schema_that_grows_when_it_is_read_is_refused_in_time() -> None:
+    defs = {
+        f"d{n}": {
+            "anyOf": [{"$ref": f"#/$defs/d{n + 1}", "minLength": 1}, {"$ref": f"#/$defs/d{n + 1}", "maxLength": 9}]
+        }
+        for n in range(40)
+    }
+    with pytest.raises(SchemaError, match="parts"):
+        format_grammar({"$defs": {**defs, "d40": {"type": "string"}}, "$ref": "#/$defs/d0"})
+    doubled = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    with pytest.raises(SchemaError, match="parts"):
+        format_grammar({"$defs": {**doubled, "d40": {"type": "string"}}, "$ref": "#/$defs/d0"})
+    with pytest.raises(SchemaError, match="characters"):
+        format_grammar({"enum": ["x" * 1000] * 1000})
+
+
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [
