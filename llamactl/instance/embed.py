@@ -14,7 +14,7 @@ from typing import Any
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.batch import Batch
 from llamactl.instance.bindings import llama
-from llamactl.instance.engine import EngineBroken
+from llamactl.instance.engine import EngineBroken, explain_decode
 from llamactl.instance.jobs import Deliveries, EmbeddingEvent, EmbeddingRequest, FailureEvent, Job
 from llamactl.instance.stats import Load, Stats
 
@@ -110,7 +110,7 @@ class Embedder:
         return normalize(vector) if normalized else vector
 
     def _fail(self, result: int) -> Deliveries:
-        message = f"llama_decode returned {result} for {self._batch.n_tokens} tokens"
+        message = explain_decode(result, self._batch.n_tokens)
         if result < _INVALID_BATCH:
             self._n_failed += 1
             if self._n_failed > 1:

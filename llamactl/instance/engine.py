@@ -26,6 +26,21 @@ class EngineBroken(Exception):
     """llama.cpp cannot go on in this process. The text says why."""
 
 
+_DECODE_RESULTS = {
+    1: "its cache has no room",
+    2: "it was interrupted",
+    -1: "the batch is invalid",
+    -2: "there is no memory for computing",
+    -3: "computing failed",
+}
+"""Of llama_decode (llama.h, and what llama_context makes of ggml's status)."""
+
+
+def explain_decode(result: int, n_tokens: int) -> str:
+    reason = _DECODE_RESULTS.get(result, "for an unknown reason")
+    return f"llama.cpp cannot decode {n_tokens} tokens: {reason} (llama_decode returned {result})"
+
+
 class Worker(Protocol):
     """What the thread runs. All methods are called from that thread."""
 

@@ -18,7 +18,7 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.batch import Batch
 from llamactl.instance.bindings import llama
 from llamactl.instance.candidates import Candidates
-from llamactl.instance.engine import EngineBroken
+from llamactl.instance.engine import EngineBroken, explain_decode
 from llamactl.instance.jobs import (
     Deliveries,
     FailureEvent,
@@ -264,7 +264,7 @@ class Generator:
             # Cells are counted above; models with several caches can still run out in one of them.
             self._put_back_all_but_oldest()
             return []
-        message = f"llama_decode returned {result} for {self._batch.n_tokens} tokens"
+        message = explain_decode(result, self._batch.n_tokens)
         if result < _INVALID_BATCH:
             self._n_failed += 1
             if self._n_failed > 1:

@@ -197,6 +197,25 @@ def test_template_is_applied_as_chat_does(instance: Child) -> None:
     assert answer["prompt"] == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_configured_template_gets_tools_and_the_requests_own_variables(tiny: Path, tmp_path: Path) -> None:
+    template = (
+        "{% if tools %}{{ tools[0].function.name }}|{% endif %}"
+        "{% if enable_thinking is defined %}{{ enable_thinking }}|{% endif %}{{ bos_token }}{{ messages[0].content }}"
+    )
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
+    model = ModelSettings(name="tiny", path=str(tiny), ctx=256, threads=1, chat_template=template)
+    with run_child(tmp_path, "serve", model) as child:
+        child.supervisor.wait_for("ready")
+        body = {"messages": MESSAGES, "tools": tools, "chat_template_kwargs": {"enable_thinking": False}}
+        _, applied = child.request("POST", "/apply-template", body)
+        _, plain = child.request("POST", "/apply-template", {"messages": MESSAGES})
+        _, answer = child.request("POST", CHAT, {"messages": MESSAGES, "max_tokens": 1})
+        _, once = child.request("POST", "/tokenize", {"content": "hello", "add_special": True})
+    assert applied["prompt"] == "weather|False|<s>hello"
+    assert plain["prompt"] == "<s>hello"
+    assert answer["usage"]["prompt_tokens"] == len(once["tokens"]), "the template's BOS and the tokenizer's are one"
+
+
 def test_instance_describes_itself(instance: Child) -> None:
     assert instance.request("GET", "/health") == (200, {"status": "ok"})
     _, props = instance.request("GET", "/props")

@@ -13,6 +13,7 @@ import pytest
 
 from llamactl.instance.batch import Batch
 from llamactl.instance.bindings import llama
+from llamactl.instance.engine import EngineBroken
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.generate import Generator
 from llamactl.instance.jobs import FailureEvent, FinishEvent, FinishReason, GenerationRequest, Job, TextEvent
@@ -328,3 +329,26 @@ def test_load_is_who_runs_and_who_waits(bench: Bench) -> None:
     bench.run()
     load = bench.generator.read_load()
     assert (load.n_running, load.n_waiting) == (0, 0)
+
+
+def test_failed_decode_ends_its_requests_and_the_engine_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = [bench.submit(prompt) for prompt in PROMPTS[:3]]
+    with monkeypatch.context() as patched:
+        patched.setattr(llama, "llama_decode", lambda context, batch: -3)
+        bench.step()
+    for job in failed:
+        failure = bench.results[job].failure
+        assert failure is not None
+        assert "computing failed" in str(failure.error)
+    after = bench.submit(PROMPTS[0])
+    bench.run()
+    assert bench.results[after].finish is not None
+
+
+def test_decodes_that_fail_twice_in_a_row_break_the_engine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama, "llama_decode", lambda context, batch: -2)
+    bench.submit(PROMPTS[0])
+    bench.step()
+    bench.submit(PROMPTS[0])
+    with pytest.raises(EngineBroken, match="no memory for computing"):
+        bench.step()
