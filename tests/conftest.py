@@ -4,6 +4,8 @@ Outside of a sandbox, the system tests of a run are handed to one pytest inside 
 one they are ordinary tests, so `scripts/sandbox enter` and `pytest tests/system -k ...` is the way to work on one.
 """
 
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if report_fd is not None:
         config.pluginmanager.register(relay.Sender(config, report_fd), "relay-sender")
     elif not relay.is_sandbox():
+        # Ended by SIGTERM, the run still takes its sandbox down.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         config.pluginmanager.register(relay.Receiver(config), "relay-receiver")
 
 
