@@ -238,6 +238,10 @@ class Order(_Message, frozen=True, kw_only=True, tag="order"):
     order: OrderKind
     if_idle: bool = True
     note: Note | None = None
+    margins_bytes: dict[str, int] = {}
+    """With `wake`: what fitting must leave free per device; "" is for all devices not named."""
+    host_room_bytes: int | None = None
+    """With `wake`: what fitting may take of host memory; None: no limit but the machine's."""
 
 
 class JunkNotice(_Message, frozen=True, kw_only=True, tag="error"):
@@ -264,6 +268,8 @@ class HeldLease(_Value, frozen=True, kw_only=True):
     generation: str
     busy: bool
     last_used_s: float
+    since_s: float = 0.0
+    """Start of the oldest request in flight."""
 
 
 class ClientHello(_Message, frozen=True, kw_only=True, tag="hello"):
@@ -316,6 +322,23 @@ class UnloadRequest(_Message, frozen=True, kw_only=True, tag="unload"):
     wait: bool = True
 
 
+class PinRequest(_Message, frozen=True, kw_only=True, tag="pin"):
+    """Never evict this instance; with `pinned` false, it may be evicted again. For as long as it lives. Answered by
+    Done or Failure.
+    """
+
+    id: int
+    model: str
+    pinned: bool = True
+
+
+class PlanRequest(_Message, frozen=True, kw_only=True, tag="plan"):
+    """What would happen if this model were loaded now? Nothing is done. Answered by PlanResult or Failure."""
+
+    id: int
+    model: str
+
+
 class MeasureRequest(_Message, frozen=True, kw_only=True, tag="measure"):
     """Measure (again). Answered by MeasureResult or Failure."""
 
@@ -349,10 +372,14 @@ class SubscribeRequest(_Message, frozen=True, kw_only=True, tag="subscribe"):
 
 
 class BusyNotice(_Message, frozen=True, kw_only=True, tag="busy"):
-    """The first request in flight on a lease that was idle."""
+    """The first request in flight on a lease that was idle; or, on a busy one, the oldest request has ended and another
+    one is the oldest now (told at most once a second).
+    """
 
     model: str
     generation: str
+    since_s: float = 0.0
+    """Start of the oldest request in flight; 0: now."""
 
 
 class IdleNotice(_Message, frozen=True, kw_only=True, tag="idle"):
@@ -361,6 +388,10 @@ class IdleNotice(_Message, frozen=True, kw_only=True, tag="idle"):
     model: str
     generation: str
     last_used_s: float
+    keep_alive_s: float | None = None
+    """What the last request with a `keep_alive` asked for: unload after so many seconds without a request; negative:
+    never. None: none has asked since the lease was granted or told idle last.
+    """
 
 
 class RecallAnswer(_Message, frozen=True, kw_only=True, tag="recalled"):
@@ -374,6 +405,8 @@ class RecallAnswer(_Message, frozen=True, kw_only=True, tag="recalled"):
     returned: bool
     last_used_s: float = 0.0
     recall: int = 0
+    since_s: float = 0.0
+    """Start of the oldest request in flight."""
 
 
 ClientMessage = (
@@ -382,6 +415,8 @@ ClientMessage = (
     | CancelRequest
     | LoadRequest
     | UnloadRequest
+    | PinRequest
+    | PlanRequest
     | MeasureRequest
     | ListRequest
     | StatusRequest
@@ -452,7 +487,58 @@ class ModelStatus(_Value, frozen=True, kw_only=True):
     memory: ModelMemory = ModelMemory()
     facts: Facts | None = None
     failure: LoadFailure | None = None
+    failures: int = 0
+    """Loads and runs that failed in a row."""
+    retry_at_s: float = 0.0
+    """Until then requests do not cause a load; 0: they do."""
+    keep_alive_s: float | None = None
+    """What a request asked for: seconds without a request until it is unloaded, negative for never."""
+    devices: tuple[str, ...] = ()
+    """Where the instance was placed, if that was llamactl's choice."""
     parallel: int = 1
+
+
+class PlanDevice(_Value, frozen=True, kw_only=True):
+    """One account in a plan, in bytes. `limit` false: as much as you like fits there."""
+
+    name: str
+    needs: int
+    total: int = 0
+    external: int = 0
+    held: int = 0
+    available: int = 0
+    margin: int = 0
+    missing: int = 0
+    """Beside what is held now."""
+    limit: bool = True
+
+
+class PlanInstance(_Value, frozen=True, kw_only=True):
+    """What would become of one instance, and why, in words. `frees`: what it holds, in bytes per account."""
+
+    model: str
+    goes: bool
+    why: str
+    idle_s: float = 0.0
+    frees: dict[str, int] = {}
+
+
+class LoadPlan(_Value, frozen=True, kw_only=True):
+    """A decision about one load, explained. `outcome` is one word: `loaded`, `loading`, `measure`, `blind`, `fits`,
+    `evict`, `wait`, `pinned`, `refused`, `invalid`; `words` say the same as a sentence.
+    """
+
+    model: str
+    outcome: str
+    words: str
+    placement: tuple[str, ...] = ()
+    """Devices that are chosen; empty: as the model's settings say."""
+    victims: tuple[str, ...] = ()
+    waiting_for: tuple[str, ...] = ()
+    loaded: int = 0
+    max_loaded: int = 0
+    devices: tuple[PlanDevice, ...] = ()
+    instances: tuple[PlanInstance, ...] = ()
 
 
 class DeviceStatus(_Value, frozen=True, kw_only=True):
@@ -528,6 +614,11 @@ class MeasureResult(_Message, frozen=True, kw_only=True, tag="measured"):
     id: int
     model: str
     memory: ModelMemory
+
+
+class PlanResult(_Message, frozen=True, kw_only=True, tag="planned"):
+    id: int
+    plan: LoadPlan
 
 
 class ModelList(_Message, frozen=True, kw_only=True, tag="models"):
@@ -643,6 +734,7 @@ ServerMessage = (
     | LeaseGrant
     | Done
     | MeasureResult
+    | PlanResult
     | ModelList
     | MachineStatus
     | ReloadResult

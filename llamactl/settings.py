@@ -114,6 +114,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     priority: int = 0
     idle_timeout_s: float = 0.0
     """Unload after so long without a request; 0: never."""
+    sleep_after_s: float = 0.0
+    """Free model and context after so long without a request, and keep the process; 0: never."""
     load_on_start: bool = False
     unlisted: bool = False
     env: dict[str, str] = {}
@@ -144,11 +146,15 @@ class GlobalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Refuse a model that would not fit even alone, instead of trying."""
     max_wait_s: float = 60.0
     """How long a request waits behind busy models before one of them is drained; 0: for ever."""
+    min_resident_s: float = 5.0
+    """How long a model that was just loaded stays, whoever waits for its room."""
     load_stall_s: float = 120.0
     """A load without progress for so long has failed."""
     measure_timeout_s: float = 300.0
     stop_timeout_s: float = 30.0
     idle_timeout_s: float = 0.0
+    """For models that set none."""
+    sleep_after_s: float = 0.0
     """For models that set none."""
     max_body_bytes: int = 64 << 20
     """Largest request body that the front takes."""
@@ -162,6 +168,8 @@ class GlobalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a request waits for its model."""
     max_queue: int = 256
     """Requests that may wait for one model."""
+    max_queue_total: int = 4096
+    """Requests that may wait, for whichever model; 0: any number."""
     log_level: str = "info"
     default_model: str = ""
     """Serves requests that name no model or an unknown one; empty: they are refused."""

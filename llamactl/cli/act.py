@@ -1,4 +1,4 @@
-"""`load`, `unload`, `measure`, `reload`: the commands that change something.
+"""`load`, `unload`, `pin`, `unpin`, `measure`, `reload`: the commands that change something.
 
 The last word on standard error says what came of it; `--json` puts the same as an object on standard output. Ctrl-C
 during a load ends only the waiting: the load belongs to the supervisor.
@@ -13,7 +13,7 @@ from llamactl.cli.progress import ProgressLine
 from llamactl.cli.show import format_memory_table
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.paths import Paths, acquire_paths
-from llamactl.protocol import Done, LoadRequest, MeasureRequest, ReloadRequest, UnloadRequest, format_memory
+from llamactl.protocol import Done, LoadRequest, MeasureRequest, PinRequest, ReloadRequest, UnloadRequest, format_memory
 
 
 def connect(paths: Paths | None = None) -> Client:
@@ -74,6 +74,22 @@ def run_measure(args: argparse.Namespace) -> int:
     else:
         print(format_memory_table(result.memory))
     return 0
+
+
+def run_pin(args: argparse.Namespace) -> int:
+    return _pin(args, pinned=True)
+
+
+def run_unpin(args: argparse.Namespace) -> int:
+    return _pin(args, pinned=False)
+
+
+def _pin(args: argparse.Namespace, pinned: bool) -> int:
+    with connect() as client:
+        done: Done = client.ask(PinRequest(id=1, model=args.name, pinned=pinned))
+    word = "pinned" if pinned else "unpinned"
+    name = done.model or args.name
+    return _finish(ProgressLine(sys.stderr, args.name), args, f"{word} until it is unloaded", name, word)
 
 
 def run_reload(args: argparse.Namespace) -> int:

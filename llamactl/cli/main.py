@@ -78,6 +78,8 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 "let its requests end, then stop a model",
                 (_take_name, _take_now, _take_no_wait, _take_json),
             ),
+            Command("pin", "act:run_pin", "keep a loaded model from being evicted", (_take_name, _take_json)),
+            Command("unpin", "act:run_unpin", "let a loaded model be evicted again", (_take_name, _take_json)),
             Command(
                 "measure",
                 "act:run_measure",
@@ -96,6 +98,12 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 "show:run_status",
                 "memory accounts and queue; or one model in detail",
                 (_take_optional_name, _take_json),
+            ),
+            Command(
+                "plan",
+                "plan:run_plan",
+                "what loading a model would do, and why; does nothing",
+                (_take_name, _take_json),
             ),
             Command(
                 "logs",

@@ -58,7 +58,7 @@ def run_list(args: argparse.Namespace) -> int:
     rows = [
         (
             model.name,
-            "invalid" if model.invalid else format_state(model),
+            "invalid" if model.invalid else format_state(model, listing.now_s),
             format_bytes(model.facts.size_bytes) if model.facts else NOTHING,
             summarize_memory(model.memory.min),
             format_context(model),
@@ -84,7 +84,7 @@ def run_ps(args: argparse.Namespace) -> int:
     rows = [
         (
             model.name,
-            format_state(model),
+            format_state(model, listing.now_s),
             str(model.pid or NOTHING),
             # One that waits for its turn has no instance, and holds nothing yet.
             summarize_memory(model.memory.effective or model.memory.min) if model.generation else NOTHING,
@@ -128,9 +128,11 @@ def _show_model(args: argparse.Namespace) -> int:
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-def format_state(model: ModelStatus) -> str:
+def format_state(model: ModelStatus, now_s: float) -> str:
     """The state, with how far it is: "loading 45 %", "waiting"."""
     text = str(model.state)
+    if model.state is State.FAILED and model.retry_at_s > now_s:
+        text += f", next try in {format_span(model.retry_at_s - now_s)}"
     if model.state is State.LOADING and model.stage is not None:
         text = str(model.stage)
         if model.progress is not None and text == "loading":
@@ -204,10 +206,14 @@ def format_model(model: ModelStatus, now_s: float) -> str:
         if text:
             lines.append(f"{label:>11}: {clean_text(text)}")
 
-    state = "invalid" if model.invalid else format_state(model)
+    state = "invalid" if model.invalid else format_state(model, now_s)
     if model.ready_since_s and model.state is State.READY:
         state += f" for {format_span(now_s - model.ready_since_s)}"
+    if model.keep_alive_s is not None and model.state in (State.READY, State.SLEEPING):
+        kept_s = model.keep_alive_s
+        state += ", kept until it is unloaded" if kept_s < 0 else f", kept for {format_span(kept_s)} after a request"
     add("State", state)
+    add("Placed on", ", ".join(model.devices))
     add("Reason", model.invalid)
     if model.waiting_settings:
         add("Changed", f"{', '.join(model.waiting_settings)}: the new settings count from the next load on")
@@ -225,7 +231,10 @@ def format_model(model: ModelStatus, now_s: float) -> str:
         trained = f" (trained for {model.facts.n_ctx_train})" if model.facts.n_ctx_train else ""
         add("Context", f"{format_context(model)} tokens in {model.parallel} sequences{trained}")
     if model.failure is not None:
-        add("Failure", f"{model.failure.result}, exit status {model.failure.exit_code}")
+        again = f", {model.failures} times in a row" if model.failures > 1 else ""
+        add("Failure", f"{model.failure.result}, exit status {model.failure.exit_code}{again}")
+        if model.retry_at_s > now_s:
+            add("Next try", f"in {format_span(model.retry_at_s - now_s)}, or by: llamactl load {model.name}")
         lines += [f"{'':13}{line}" for line in clean_text(model.failure.message).splitlines()]
         add("Log", f"llamactl logs {model.name}")
     return "\n".join([*lines, "", format_memory_table(model.memory)])
@@ -274,6 +283,8 @@ def describe_model(model: ModelStatus, now_s: float) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(model)
     last_used_s, ready_since_s = fields.pop("last_used_s"), fields.pop("ready_since_s")
     fields["idle_s"] = round(now_s - last_used_s, 3) if last_used_s and not model.busy else None
+    retry_at_s = fields.pop("retry_at_s")
+    fields["retry_in_s"] = round(max(0.0, retry_at_s - now_s), 3) if retry_at_s > now_s else None
     fields["memory"] = format_memory(model.memory)
     fields["uptime_s"] = round(now_s - ready_since_s, 3) if ready_since_s else None
     return fields

@@ -116,6 +116,7 @@ def _finish_model(draft: Draft, settings: GlobalSettings) -> ModelSettings | Non
         problems.append(place.report(error.message))
     fields = dict(draft.fields)
     fields.setdefault("idle_timeout_s", settings.idle_timeout_s)
+    fields.setdefault("sleep_after_s", settings.sleep_after_s)
     fields["aliases"] = tuple(alias for alias in fields.get("aliases", ()) if alias != draft.name)
     _resolve_paths(fields, place, problems)
     if problems:

@@ -351,10 +351,18 @@ def _make_duration(never: bool) -> Kind:
             raise ValueError("must be a time above 0 that ends, as in '60s'")
         return seconds
 
-    def show(seconds: float) -> str:
-        return f'`"{format_duration(seconds)}"`' if seconds else "`0`"
+    return Kind('time; `0` or `"infinity"`: no limit' if never else "time", parse, _show_duration)
 
-    return Kind('time; `0` or `"infinity"`: no limit' if never else "time", parse, show)
+
+def _show_duration(seconds: float) -> str:
+    return f'`"{format_duration(seconds)}"`' if seconds else "`0`"
+
+
+def parse_finite_duration(value: object) -> float:
+    seconds = parse_duration(value)
+    if math.isinf(seconds):
+        raise ValueError("must be a time that ends, as in '5s'")
+    return seconds
 
 
 BOOLEAN = Kind("boolean", _parse_boolean, _show_plain)
@@ -365,6 +373,7 @@ SAMPLING = Kind("table, see below", _parse_sampling, _show_plain)
 SIZE = Kind("size", parse_size, lambda size: f'`"{format_size(size)}"`' if size is not None else "")
 DURATION = _make_duration(never=False)
 DURATION_OR_NEVER = _make_duration(never=True)
+DURATION_OR_NONE = Kind("time; `0`: none", parse_finite_duration, _show_duration)
 TEXTS = Kind("list of texts", lambda value: list(_parse_texts(value)), _show_list)
 SAMPLER_LIST = Kind("list of texts", _parse_samplers, _show_list)
 SWITCH = Kind('"auto", "on" or "off"', _parse_switch, _show_text)
@@ -400,6 +409,12 @@ GLOBAL_KEYS: tuple[Key, ...] = (
         DURATION_OR_NEVER,
         "How long a request waits behind busy models before one of them is drained.",
     ),
+    Key(
+        "min_resident",
+        "min_resident_s",
+        DURATION_OR_NONE,
+        "How long a model that was just loaded stays at least, whoever waits for its room.",
+    ),
     Key("load_stall", "load_stall_s", DURATION, "A load without any progress for so long has failed."),
     Key("measure_timeout", "measure_timeout_s", DURATION, "A measurement that takes longer has failed."),
     Key("stop_timeout", "stop_timeout_s", DURATION, "How long a model that stops may take before it is killed."),
@@ -408,6 +423,12 @@ GLOBAL_KEYS: tuple[Key, ...] = (
         "idle_timeout_s",
         DURATION_OR_NEVER,
         "Unload models after so long without a request, unless they set their own.",
+    ),
+    Key(
+        "sleep_after",
+        "sleep_after_s",
+        DURATION_OR_NEVER,
+        "Put models to sleep after so long without a request, unless they set their own.",
     ),
     Key("max_body", "max_body_bytes", SIZE, "Largest request body that is taken."),
     Key("head_timeout", "head_timeout_s", DURATION_OR_NEVER, "How long a client may take to send a request's head."),
@@ -422,6 +443,12 @@ GLOBAL_KEYS: tuple[Key, ...] = (
         "How long a request waits for its model, whatever the reason; then 504.",
     ),
     Key("max_queue", "max_queue", _make_integer(1), "Requests that may wait for one model; more are refused."),
+    Key(
+        "max_queue_total",
+        "max_queue_total",
+        _make_integer(0),
+        "Requests that may wait for all models together; more are refused. `0`: any number.",
+    ),
     Key("log_level", "log_level", _make_choice(LOG_LEVELS), "The least important lines that are logged."),
     Key("default_model", "default_model", TEXT, "Serves requests that name no model, or one that does not exist."),
     Key(
@@ -503,6 +530,13 @@ MODEL_KEYS: tuple[Key, ...] = (
         "Unload after so long without a request.",
         default="the global `idle_timeout`",
     ),
+    Key(
+        "sleep_after",
+        "sleep_after_s",
+        DURATION_OR_NEVER,
+        "After so long without a request, free the model and its context and keep its process.",
+        default="the global `sleep_after`",
+    ),
     Key("load_on_start", "load_on_start", BOOLEAN, "Load the model when llamactl starts."),
     Key("unlisted", "unlisted", BOOLEAN, "Leave the model out of the lists that HTTP clients get."),
     Key("env", "env", ENV, "Environment variables of the instance. Not for secrets: any local user can read them."),
@@ -576,6 +610,8 @@ OTHER_NAMES = {
     "properties": "extra",
     "ttl": "idle_timeout",
     "keep_alive": "idle_timeout",
+    "sleep": "sleep_after",
+    "sleep_idle_seconds": "sleep_after",
 }
 """What llama-server and its neighbours call these things; only for hints."""
 

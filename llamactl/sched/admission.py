@@ -6,9 +6,13 @@ For each entry, in order:
 3. Another load is fitting itself on one of its devices, or takes nobody knows how much: wait, and stop nothing for it.
    What is free on its devices was seen too long ago: that is read first.
 4. It fits: spawn. Victims would help: recall their leases. What could help is busy: wait. Only pins could: refuse.
-5. The first entry that must wait is the head. Those behind it start only if they fit without stopping anything,
+5. A model that may choose its devices has all this decided for each way to place it; the best one counts.
+6. The first entry that must wait is the head. Those behind it start only if they fit without stopping anything,
    beside what the head needs.
-6. The head has waited for `max_wait`: drain the busy instances that have been so for longest.
+7. The head has waited for `max_wait`: drain the busy instances that have been so for longest.
+
+A model that is asleep and wanted is decided like a load: what it takes beyond its residue must be there, and its place
+is its own already.
 
 The plan is made anew after each change. What was recalled for an older plan and is in the new one no more is called
 off.
@@ -16,25 +20,27 @@ off.
 
 from collections.abc import Mapping
 
+import msgspec
+
 from llamactl.protocol import MemoryStatus, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
-from llamactl.sched.events import Refuse, StartInstance
-from llamactl.sched.evict import Candidate, Outcome, Plan, Room, choose_drains, choose_victims
+from llamactl.sched.events import OrderWake, Refuse, StartInstance
+from llamactl.sched.evict import Outcome, Plan, Room, choose_drains
 from llamactl.sched.instances import Instance, Model, Reason
-from llamactl.sched.memory import HOST, is_self_fitting, list_claimed_devices
+from llamactl.sched.memory import HOST, add_bytes, list_claimed_devices
+from llamactl.sched.placement import Option
+from llamactl.sched.plan import record_plan
 from llamactl.sched.queue import Entry
 from llamactl.sched.readings import ask_devices
 from llamactl.sched.takedown import begin_takedown, call_off_takedown
+from llamactl.sched.ways import Needs, choose_way, find_conflicts, get_needs, list_ways, promise
 from llamactl.settings import ModelSettings
 
 
-Needs = Mapping[str, int] | None
-"""Bytes per account; None: nobody knows."""
-
-
-def get_needs(model: Model) -> Needs:
-    return model.get_needs()
+def is_to_be_admitted(model: Model) -> bool:
+    """Whether a queued model must be started or woken; else it is on its way already, or its old unit still stops."""
+    return model.instance is None or (model.state is State.SLEEPING and model.instance.takedown is None)
 
 
 def is_to_be_measured(model: Model) -> bool:
@@ -49,7 +55,7 @@ def admit_loads(core: Core, now: float) -> None:
     left: dict[str, int] | None = {}
     for entry in core.queue:
         model = core.models[entry.model]
-        if model.instance is not None:
+        if not is_to_be_admitted(model):
             continue
         if is_to_be_measured(model):
             core.set_stage(entry, Stage.MEASURING)
@@ -67,7 +73,7 @@ def admit_head(core: Core, now: float) -> None:
     """The same when no memory and no place has come or gone: only what the head needs can be decided differently."""
     entry = core.queue.get(core.head)
     model = core.models.get(core.head)
-    if entry is None or model is None or model.instance is not None:
+    if entry is None or model is None or not is_to_be_admitted(model):
         core.dirty = core.dirty or bool(core.head)
         return
     core.head_short, core.overdue_s = None, None
@@ -82,7 +88,7 @@ def admit_fresh(core: Core, names: list[str], now: float) -> None:
     """The same when nothing has changed but that these were queued behind a head."""
     for name in names:
         entry, model = core.queue.get(name), core.models.get(name)
-        if entry is None or model is None or model.instance is not None:
+        if entry is None or model is None or not is_to_be_admitted(model):
             continue
         if is_to_be_measured(model):
             core.set_stage(entry, Stage.MEASURING)
@@ -109,36 +115,37 @@ def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, s
     if unreported:
         _wait(core, entry, tuple(unreported), "the supervisor has just started and does not know all instances yet")
         return True, recalled
-    needs = get_needs(model)
-    conflicts = find_conflicts(core, model, needs)
-    if conflicts:
-        _wait(core, entry, conflicts, "another load must end first")
+    choice = choose_way(core, model, entry, now)
+    needs, plan = choice.option.needs, choice.plan
+    if choice.conflicts:
+        _wait(core, entry, choice.conflicts, "another load must end first")
         return True, recalled
     if ask_devices(core, needs, now):
         return True, recalled
-    room = take_snapshot(core, needs or {}, now)
-    plan = choose_victims(room)
-    core.head_short = frozenset(plan.shortages) | (frozenset({""}) if plan.slots_short else frozenset())
+    core.head_short = choice.watched
+    record_plan(core, model, entry, choice, now)
     if plan.hopeless and core.settings.strict:
-        _refuse(core, entry, explain.refuse_hopeless(core, model, plan, needs or {}))
+        _refuse(core, entry, explain.refuse_hopeless(core, model, plan, needs))
         return False, set()
     match plan.outcome:
         case Outcome.FITS:
-            spawn(core, model, entry, plan, now)
+            start(core, model, entry, choice.option, plan, now)
             return False, set()
         case Outcome.PINNED:
-            _refuse(core, entry, explain.refuse_pinned(core, model, plan, needs or {}))
+            _refuse(core, entry, explain.refuse_pinned(core, model, plan, needs))
             return False, set()
         case Outcome.EVICT:
             if core.recovery is not None:
                 _wait(core, entry, plan.victims, "the supervisor has just started and does not know all leases yet")
                 return True, recalled
+            entry.placement = choice.option.devices
             _evict(core, model, plan, now)
-            _wait(core, entry, plan.victims + plan.waiting_for, explain.format_lack(core, plan, needs or {}))
+            _wait(core, entry, plan.victims + plan.waiting_for, explain.format_lack(core, plan, needs))
             return True, set(plan.victims)
         case Outcome.WAIT:
-            drains = _drain_overdue(core, entry, room, now)
-            _wait(core, entry, plan.waiting_for, explain.format_lack(core, plan, needs or {}))
+            drains = _drain_overdue(core, entry, choice.room, now)
+            entry.placement = choice.option.devices if drains or plan.is_under_way else None
+            _wait(core, entry, plan.waiting_for, explain.format_lack(core, plan, needs))
             return True, drains
     raise AssertionError(plan.outcome)
 
@@ -197,10 +204,10 @@ def _drain_overdue(core: Core, entry: Entry, room: Room, now: float) -> set[str]
 
 def _measure_left(core: Core) -> dict[str, int] | None:
     """Bytes per account that are free beside what the head needs; accounts without a limit are left out. None: nothing
-    may start beside it, because nobody knows what it needs, it may need the last place, or too little is known yet.
+    may start beside it, because nobody knows what it needs, or too little is known yet.
     """
-    needs = get_needs(core.models[core.head])
-    if needs is None or _is_short_of_slots(core, 2) or (core.recovery is not None and core.list_unreported()):
+    needs = promise(core, core.models[core.head])
+    if needs is None or (core.recovery is not None and core.list_unreported()):
         return None
     ledger = core.ledger
     capacities = ledger.list_capacities({*ledger.accounts, HOST})
@@ -209,84 +216,40 @@ def _measure_left(core: Core) -> dict[str, int] | None:
 
 def _try_beside(core: Core, model: Model, entry: Entry, left: dict[str, int] | None, now: float) -> bool:
     """Start an entry that takes nothing of what the head needs. Whether it was started."""
-    needs = get_needs(model)
-    if (
-        left is None
-        or needs is None
-        or any(size > left[name] for name, size in needs.items() if name in left)
-        or find_conflicts(core, model, needs)
-        or ask_devices(core, needs, now)
-    ):
+    head = core.models[core.head]
+    # The head may need the last place.
+    more = (model.instance is None) + (head.instance is None)
+    may_start = left is not None and get_needs(model) is not None
+    may_start = may_start and (model.instance is not None or not _is_short_of_slots(core, more))
+    options = list_ways(core, model) if may_start else ()
+    fitting: list[tuple[bool, int, Option]] = []
+    for option in options:
+        rest = {name: (left or {})[name] - size for name, size in option.needs.items() if name in (left or {})}
+        if all(size >= 0 for size in rest.values()) and not find_conflicts(core, model, option.needs, option.devices):
+            fitting.append((not option.devices, sum(rest.get(name, 0) for name in option.devices), option))
+    best = min(fitting, key=lambda found: found[:2], default=None)
+    if best is None or ask_devices(core, best[2].needs, now):
         core.set_stage(entry, Stage.QUEUED, None, (core.head,))
         return False
-    spawn(core, model, entry, None, now, promised=get_needs(core.models[core.head]))
+    start(core, model, entry, best[2], None, now, promised=promise(core, head))
     return True
 
 
 def _is_short_of_slots(core: Core, more: int) -> bool:
+    """`more`: places beyond those that instances have."""
     return core.settings.max_loaded > 0 and len(core.running) + more > core.settings.max_loaded
-
-
-# --- the question ---
-
-
-def find_conflicts(core: Core, model: Model, needs: Needs) -> tuple[str, ...]:
-    """Loads that must end before this one may begin: those of which one takes nobody knows how much, and those that
-    share a device if one of the two fits itself to what is free there. On the host alone nothing fits itself.
-    """
-    # One that is stopped while it loads may have taken more than it is charged, until it is gone.
-    claimed = list_claimed_devices(model.get_settings(), model.min)
-    fitting = is_self_fitting(model.get_settings())
-    conflicts: list[str] = []
-    for other, instance in core.list_running():
-        if instance.is_unknown:
-            # It stayed silent for as long as a new supervisor waits, and nobody waits longer for what cannot be known.
-            continue
-        if other.state is not State.LOADING and not (other.state is State.STOPPING and instance.effective is None):
-            continue
-        shared = claimed & instance.claimed
-        if needs is None or instance.uncharged or (shared and (fitting or is_self_fitting(instance.settings))):
-            conflicts.append(other.name)
-    return tuple(conflicts)
-
-
-def take_snapshot(core: Core, needs: Mapping[str, int], now: float) -> Room:
-    """The world as the eviction rule sees it."""
-    candidates = tuple(_describe(core, model, instance, now) for model, instance in core.list_running())
-    return Room(needs, core.ledger.list_capacities(needs), candidates, core.settings.max_loaded)
-
-
-def _describe(core: Core, model: Model, instance: Instance, now: float) -> Candidate:
-    takedown = instance.takedown
-    stopping = model.state is State.STOPPING
-    busy = instance.is_busy(now)
-    evicting = takedown is not None and takedown.reason is Reason.EVICTED and not takedown.ordered
-    going = takedown is not None and not evicting
-    return Candidate(
-        model=model.name,
-        holds=core.ledger.holds.get(model.name, {}),
-        priority=model.settings.priority if model.settings is not None else 0,
-        last_used_s=max(instance.last_used_s, instance.ready_since_s),
-        busy_since_s=instance.get_busy_since(),
-        loading=model.state is State.LOADING,
-        busy=busy,
-        wanted=model.name in core.queue,
-        pinned=model.is_pinned(),
-        silent=not instance.connected,
-        leaving=stopping or (takedown is not None and takedown.ordered) or (going and not busy),
-        draining=takedown is not None and takedown.drain and not takedown.ordered and busy,
-        recalled=evicting and takedown is not None and not (takedown.drain and busy),
-        goes_first=model.removed,
-    )
 
 
 # --- the start ---
 
 
-def spawn(core: Core, model: Model, entry: Entry, plan: Plan | None, now: float, promised: Needs = None) -> None:
-    """Reserve and start. `promised`: what the child must leave for others, besides what loading instances will take."""
-    settings = model.get_settings()
-    needs = get_needs(model)
+def start(
+    core: Core, model: Model, entry: Entry, option: Option, plan: Plan | None, now: float, promised: Needs = None
+) -> None:
+    """Reserve, and start or wake. `promised`: what the child must leave for others, besides what loading instances will
+    take. `plan` None: it starts beside the head of the queue.
+    """
+    needs = option.needs if get_needs(model) is not None or model.instance is not None else None
     if plan is not None and plan.hopeless:
         core.record(
             "model does not fit",
@@ -296,23 +259,45 @@ def spawn(core: Core, model: Model, entry: Entry, plan: Plan | None, now: float,
             **{f"missing_{name.lower()}_bytes": missing for name, missing in sorted(plan.hopeless.items())},
         )
     explain.record_load_decided(core, model, needs)
-    margins = list_margins(core, settings, promised or {})
+    margins = list_margins(core, model.get_settings(), promised or {})
     host_room = get_host_room(core, promised or {})
+    if model.instance is not None:
+        _wake(core, model, model.instance, option, now)
+        core.set_stage(entry, Stage.STARTING)
+        core.emit(OrderWake(model.name, model.instance.generation, margins, host_room))
+        return
+    settings = model.get_settings()
+    if option.devices:
+        settings = msgspec.structs.replace(settings, devices=option.devices)
     instance = Instance(
         model.name,
         core.make_generation(now),
         settings,
         now,
         extra_bufts=not core.no_extra_bufts,
-        claimed=list_claimed_devices(settings, model.min),
+        claimed=frozenset(option.devices) or list_claimed_devices(settings, model.min),
         uncharged=needs is None,
+        placement=option.devices,
     )
     instance.last_used_s = now
     core.add_instance(model, instance)
     core.ledger.charge(model.name, needs or {})
     core.set_stage(entry, Stage.STARTING)
-    core.record("instance spawned", model.name, generation=instance.generation)
-    core.emit(StartInstance(settings, instance.generation, margins, instance.extra_bufts, host_room, model.max))
+    core.record("instance spawned", model.name, generation=instance.generation, devices=list(option.devices))
+    # What was measured on all devices says nothing of one alone.
+    measured = None if option.devices else model.max
+    core.emit(StartInstance(settings, instance.generation, margins, instance.extra_bufts, host_room, measured))
+
+
+def _wake(core: Core, model: Model, instance: Instance, option: Option, now: float) -> None:
+    """It loads again in the same process."""
+    charged = add_bytes([core.ledger.holds.get(model.name, {}), dict(option.needs)])
+    model.change_state(State.LOADING)
+    instance.started_s, instance.last_used_s, instance.adopted = now, now, False
+    instance.effective, instance.uncharged = None, not charged and get_needs(model) is None
+    core.ledger.charge(model.name, charged)
+    core.dirty = True
+    core.record("instance woken", model.name, generation=instance.generation)
 
 
 def list_margins(core: Core, settings: ModelSettings, promised: Mapping[str, int]) -> dict[str, int]:

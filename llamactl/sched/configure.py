@@ -23,7 +23,7 @@ from llamactl.sched.instances import Instance, Lease, Model, Reason
 from llamactl.sched.lifecycle import refuse_ended
 from llamactl.sched.measuring import drop_measurement, queue_unmeasured
 from llamactl.sched.memory import strip_unmeasured, sum_per_account
-from llamactl.sched.requests import want_load
+from llamactl.sched.requests import keep_if_pinned, want_load
 from llamactl.sched.takedown import call_off_takedown, note_use, pursue_departure, recall_announced
 
 
@@ -50,7 +50,7 @@ def handle_configured(core: Core, event: Configured, now: float) -> None:
         if before is not None and before != settings:
             _forget_failure(model)
         queue_unmeasured(core, model)
-        _check_pin(core, model, now)
+        keep_if_pinned(core, model, now)
     core.configured = True
     core.dirty = True
 
@@ -95,16 +95,9 @@ def _refuse_measurements(core: Core, model: Model) -> None:
 def _forget_failure(model: Model) -> None:
     """What failed with other settings says nothing about these."""
     model.failure, model.failures, model.retry_at_s = None, 0, 0.0
+    model.learnt, model.retried = {}, False
     if model.state is State.FAILED:
         model.change_state(State.UNLOADED)
-
-
-def _check_pin(core: Core, model: Model, now: float) -> None:
-    """A model that is pinned now is no victim any more."""
-    instance = model.instance
-    takedown = instance.takedown if instance is not None else None
-    if model.is_pinned() and takedown is not None and takedown.can_be_called_off and model.state is not State.STOPPING:
-        call_off_takedown(core, model, "it is pinned now", now)
 
 
 # --- after a start ---
@@ -116,10 +109,12 @@ def handle_instance_found(core: Core, event: InstanceFound, now: float) -> None:
         model = core.models[event.model] = Model(event.model, None, removed=True)
     if model.instance is not None:
         return
-    instance = Instance(event.model, event.generation, event.settings, now, adopted=True)
+    configured = model.settings.devices if model.settings is not None else event.settings.devices
+    placement = event.settings.devices if configured != event.settings.devices else ()
+    instance = Instance(event.model, event.generation, event.settings, now, adopted=True, placement=placement)
     core.add_instance(model, instance)
     if model.min is not None:
-        core.ledger.charge(model.name, sum_per_account(model.min))
+        core.ledger.charge(model.name, instance.place(sum_per_account(model.min)))
     else:
         instance.uncharged = True
 
@@ -139,11 +134,11 @@ def handle_front_announced(core: Core, event: FrontAnnounced, now: float) -> Non
 
 def handle_lease_announced(core: Core, event: LeaseAnnounced, now: float) -> None:
     found = core.find(event.model, event.generation)
-    if found is None or found[0].state is State.STOPPING:
+    if found is None or found[0].state in (State.STOPPING, State.SLEEPING):
         core.emit(RevokeLease(event.holder, event.model, event.generation, "its instance is gone"))
         return
     model, instance = found
-    instance.leases[event.holder] = Lease(event.busy, now if event.busy else 0.0)
+    instance.leases[event.holder] = Lease(event.busy, (min(event.since_s, now) or now) if event.busy else 0.0)
     note_use(instance, event.last_used_s, now)
     recall_announced(core, model, event.holder, now)
     core.dirty = True

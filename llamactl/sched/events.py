@@ -96,6 +96,17 @@ class StopAnswered:
 
 
 @dataclass(frozen=True)
+class SleepAnswered:
+    """Answer to OrderSleep. `sleeping` False: the instance is busy (or did not answer in time) and stays awake. When it
+    sleeps, it reports so.
+    """
+
+    model: str
+    generation: str
+    sleeping: bool
+
+
+@dataclass(frozen=True)
 class MeasureReported:
     model: str
     min: Breakdown
@@ -143,6 +154,15 @@ class UnloadRequested:
 
 
 @dataclass(frozen=True)
+class PinRequested:
+    """`pinned` False: it may go again, whatever the configuration says. Until its instance ends."""
+
+    waiter: Waiter
+    model: str
+    pinned: bool
+
+
+@dataclass(frozen=True)
 class MeasureRequested:
     waiter: Waiter
     model: str
@@ -164,13 +184,18 @@ class LeaseAnnounced:
     generation: str
     busy: bool
     last_used_s: float
+    since_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class LeaseBusy:
+    """Also of a lease that is busy already: its oldest request is another one now."""
+
     holder: Holder
     model: str
     generation: str
+    since_s: float = 0.0
+    """Start of its oldest request that runs; 0: now."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +204,8 @@ class LeaseIdle:
     model: str
     generation: str
     last_used_s: float
+    keep_alive_s: float | None = None
+    """What a request asked for: seconds until the model is unloaded, negative for never. None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +217,8 @@ class RecallAnswered:
     last_used_s: float = 0.0
     recall: int = 0
     """The RecallLease that it answers; 0: it does not say."""
+    since_s: float = 0.0
+    """Where it is busy: start of its oldest request that runs."""
 
 
 @dataclass(frozen=True)
@@ -242,11 +271,13 @@ Event = (
     | InstanceSilent
     | InstanceEnded
     | StopAnswered
+    | SleepAnswered
     | MeasureReported
     | MeasureEnded
     | LeaseRequested
     | LoadRequested
     | UnloadRequested
+    | PinRequested
     | MeasureRequested
     | WaiterGone
     | LeaseAnnounced
@@ -289,6 +320,26 @@ class OrderStop:
 
     model: str
     generation: str
+
+
+@dataclass(frozen=True)
+class OrderSleep:
+    """Ask the instance to free its model and to keep its process, if it is idle. Answered by SleepAnswered, at the
+    latest after 5 s.
+    """
+
+    model: str
+    generation: str
+
+
+@dataclass(frozen=True)
+class OrderWake:
+    """Have a sleeping instance load again. Its reports tell how that goes. The margins are StartInstance's."""
+
+    model: str
+    generation: str
+    margins_bytes: dict[str, int] = field(default_factory=dict)
+    host_room_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -418,6 +469,8 @@ class Record:
 Effect = (
     StartInstance
     | OrderStop
+    | OrderSleep
+    | OrderWake
     | StopUnit
     | StartMeasure
     | StopMeasure

@@ -26,6 +26,7 @@ class Why(StrEnum):
     LEAVING = "is stopping already"
     PINNED = "pinned"
     LOADING = "is loading"
+    FRESH = "was loaded only just now"
     SILENT = "its report connection is down"
     DRAINING = "is finishing its requests"
     BUSY = "serves a request"
@@ -49,6 +50,8 @@ class Candidate(msgspec.Struct, frozen=True):
     busy_since_s: float = 0.0
     loading: bool = False
     busy: bool = False
+    fresh: bool = False
+    """It has been ready for less than `min_resident`."""
     wanted: bool = False
     pinned: bool = False
     silent: bool = False
@@ -86,6 +89,14 @@ class Plan:
     """Account -> bytes missing now."""
     slots_short: int = 0
     reasons: Mapping[str, Why] = field(default_factory=dict)
+    frees: int = 0
+    """Bytes that the victims hold on what is short."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Nobody else has to go: those that stop already make the room."""
+        waited = [self.reasons.get(model) for model in self.waiting_for]
+        return self.outcome is Outcome.WAIT and bool(waited) and all(why is Why.LEAVING for why in waited)
 
 
 class _Space:
@@ -160,6 +171,8 @@ def judge_candidate(candidate: Candidate) -> Why | None:
         return Why.SILENT
     if candidate.draining:
         return Why.DRAINING
+    if candidate.fresh and not candidate.recalled:
+        return Why.FRESH
     if candidate.busy:
         return Why.BUSY
     if candidate.wanted and not candidate.recalled:
@@ -183,7 +196,9 @@ def choose_victims(room: Room) -> Plan:
 
     def plan(outcome: Outcome, victims: tuple[str, ...] = (), waiting_for: tuple[str, ...] = ()) -> Plan:
         chosen = {**reasons, **dict.fromkeys(victims, Why.CHOSEN)}
-        return Plan(outcome, victims, waiting_for, space.hopeless, shortages, slots_short, chosen)
+        holds = [candidate.holds for candidate in room.candidates if candidate.model in victims]
+        frees = sum(held.get(name, 0) for held in holds for name in shortages)
+        return Plan(outcome, victims, waiting_for, space.hopeless, shortages, slots_short, chosen, frees)
 
     if not space.is_short():
         return plan(Outcome.FITS)
@@ -227,12 +242,13 @@ def _order_blocking(candidates: Iterable[Candidate]) -> list[Candidate]:
 def choose_drains(room: Room) -> tuple[str, ...]:
     """Which busy instances to drain for a need that has waited too long: the fewest in the order of the start of their
     oldest request, so that with them and every idle one gone it fits. Those that drain already come first. Empty where
-    draining does not help.
+    draining does not help. One that was loaded only just now is not drained, and goes by itself if it is idle.
     """
     space = _Space(room)
     judged = {candidate.model: judge_candidate(candidate) for candidate in room.candidates}
     for candidate in room.candidates:
-        if judged[candidate.model] in (None, Why.LEAVING):
+        why = judged[candidate.model]
+        if why in (None, Why.LEAVING) or (why is Why.FRESH and not candidate.busy):
             space.free(candidate)
     drains: list[str] = []
     for candidate in _order_blocking(c for c in room.candidates if judged[c.model] in (Why.BUSY, Why.DRAINING)):

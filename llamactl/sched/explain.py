@@ -63,8 +63,8 @@ def refuse_cancelled(model: Model, why: str) -> Refuse:
     return Refuse(_ANY, ErrorCode.CANCELLED, f"cannot start {model.name!r}: {why}", "", model.name)
 
 
-def refuse_queue_full(model: Model, waiting: int) -> Refuse:
-    message = f"cannot queue another request for {model.name!r}: {waiting} are waiting already"
+def refuse_queue_full(model: Model, waiting: int, limit: str) -> Refuse:
+    message = f"cannot queue another request for {model.name!r}: {waiting} are waiting already, `{limit}` is the limit"
     return Refuse(_ANY, ErrorCode.QUEUE_FULL, message, "try again later", model.name, {"retry_after_s": 5})
 
 

@@ -6,12 +6,13 @@ here: a front that is granted a lease while its answer to an earlier recall is s
 that it had before; taken literally, that answer would lose the new one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llamactl.protocol import Breakdown, Facts, LoadFailure, MemoryStatus, Note, State
 from llamactl.sched.events import Holder, Waiter
-from llamactl.sched.memory import sum_per_account
+from llamactl.sched.memory import HOST, sum_per_account
 from llamactl.sched.states import check_transition
 from llamactl.settings import ModelSettings
 
@@ -26,9 +27,10 @@ class Reason(StrEnum):
     EVICTED = "evicted"
     COMMAND = "by command"
     IDLE = "idle timeout"
+    SLEEP = "put to sleep"
     REMOVED = "removed from the configuration"
     UNWANTED = "nobody waits for it any more"
-    ASLEEP = "loaded anew instead of woken"
+    ASLEEP = "loaded anew instead of woken: its settings have changed"
     BY_HAND = "stopped by hand"
 
 
@@ -59,7 +61,7 @@ class Takedown:
 
     @property
     def can_be_called_off(self) -> bool:
-        return self.reason in (Reason.EVICTED, Reason.IDLE) and not self.ordered
+        return self.reason in (Reason.EVICTED, Reason.IDLE, Reason.SLEEP) and not self.ordered
 
 
 @dataclass
@@ -75,6 +77,8 @@ class Instance:
     """Found running, not started by this supervisor."""
     connected: bool = False
     reported: bool = False
+    placement: tuple[str, ...] = ()
+    """Devices that were chosen for it; empty where its settings say."""
     claimed: frozenset[str] = frozenset()
     """Devices on which it may allocate while it loads."""
     uncharged: bool = False
@@ -85,6 +89,11 @@ class Instance:
     progress: float | None = None
     ready_since_s: float = 0.0
     effective: Breakdown | None = None
+    """What it holds; while it sleeps, its residue."""
+    awake: Breakdown | None = None
+    """What it held when it was awake last."""
+    sleep_ordered: bool = False
+    """It was asked to sleep, and has neither refused nor said that it sleeps."""
     error: str = ""
     facts: Facts | None = None
     note: Note = field(default_factory=Note)
@@ -118,8 +127,15 @@ class Instance:
     def is_busy(self, now: float) -> bool:
         return self.count_busy() > 0 or now < self.hinted_until_s
 
+    def place(self, needs: Mapping[str, int]) -> dict[str, int]:
+        """What a model needs, with all that it needs on devices on those that were chosen for it."""
+        if len(self.placement) != 1:
+            return dict(needs)
+        placed = {self.placement[0]: sum(size for name, size in needs.items() if name != HOST)}
+        return placed | {name: size for name, size in needs.items() if name == HOST}
+
     def get_busy_since(self) -> float:
-        """Start of the oldest lease's present busy time."""
+        """Start of the oldest request that runs."""
         starts = [lease.busy_since_s for lease in self.leases.values() if lease.busy]
         return min(starts) if starts else self.ready_since_s
 
@@ -130,7 +146,7 @@ class Instance:
 
     @property
     def is_granting(self) -> bool:
-        return self.takedown is None and not self.doubted_until_s
+        return self.takedown is None and not self.doubted_until_s and not self.sleep_ordered
 
 
 @dataclass
@@ -154,6 +170,10 @@ class Model:
     needs_of: Breakdown | None = None
     needs: dict[str, int] | None = None
     """Bytes per account of `needs_of`, so that they are summed up once."""
+    learnt: dict[str, int] = field(default_factory=dict)
+    """Bytes per account that it turned out to need at least, where measuring said less."""
+    retried: bool = False
+    """Its load has failed for lack of memory and is tried once more."""
     measure_error: str = ""
     measure_attempts: int = 0
 
@@ -173,24 +193,41 @@ class Model:
         """Bytes per account that a load must find; None: nobody knows."""
         if self.needs_of is not self.min:
             self.needs_of, self.needs = self.min, sum_per_account(self.min) if self.min is not None else None
-        return self.needs
+        if self.needs is None or not self.learnt:
+            return self.needs
+        return {name: max(self.needs.get(name, 0), self.learnt.get(name, 0)) for name in (*self.needs, *self.learnt)}
 
     def is_pinned(self) -> bool:
         if self.instance is not None and self.instance.note.pinned is not None:
             return self.instance.note.pinned
         return self.settings.pin if self.settings is not None else False
 
-    def get_idle_timeout_s(self) -> float:
-        """After how long without a request it is unloaded; 0: never."""
+    def get_idle_timeout_s(self) -> float | None:
+        """After how long without a request it is unloaded; None: never."""
         if self.instance is not None and self.instance.note.keep_alive_s is not None:
-            return max(0.0, self.instance.note.keep_alive_s)
-        return self.settings.idle_timeout_s if self.settings is not None else 0.0
+            kept_s = self.instance.note.keep_alive_s
+            return kept_s if kept_s >= 0 else None
+        return (self.settings.idle_timeout_s or None) if self.settings is not None else None
+
+    def get_sleep_after_s(self) -> float | None:
+        """After how long without a request it goes to sleep; None: never. Who asked for it to be kept alive wants it
+        awake.
+        """
+        if self.settings is None or (self.instance is not None and self.instance.note.keep_alive_s is not None):
+            return None
+        return self.settings.sleep_after_s or None
 
     def get_idle_deadline(self) -> float | None:
         """When its idle time-out comes; None where it has none or is not idle."""
-        timeout_s = self.get_idle_timeout_s()
+        return self._get_quiet_deadline(self.get_idle_timeout_s(), (State.READY, State.SLEEPING))
+
+    def get_sleep_deadline(self) -> float | None:
+        """When it shall go to sleep."""
+        return self._get_quiet_deadline(self.get_sleep_after_s(), (State.READY,))
+
+    def _get_quiet_deadline(self, timeout_s: float | None, states: tuple[State, ...]) -> float | None:
         instance = self.instance
-        if timeout_s <= 0 or instance is None or self.state not in (State.READY, State.SLEEPING) or self.is_pinned():
+        if timeout_s is None or instance is None or self.state not in states or self.is_pinned():
             return None
         if not instance.connected or instance.takedown is not None or instance.count_busy():
             return None

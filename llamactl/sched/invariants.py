@@ -55,7 +55,9 @@ def _check_instance(core: Core, model: Model, instance: Instance) -> None:
     assert takedown is not None or model.state is not State.STOPPING, f"{name!r} stops without a reason"
     assert takedown is None or model.state is not State.LOADING, f"{name!r} loads and is taken down"
     assert instance.uncharged or instance.adopted or name in core.ledger.holds, f"{name!r} is charged nothing"
-    if takedown is None or model.state is State.STOPPING or takedown.ordered:
+    asleep = model.state is State.SLEEPING
+    assert not (asleep and (instance.leases or instance.sleep_ordered)), f"{name!r} sleeps and may get requests"
+    if takedown is None or model.state is State.STOPPING or takedown.ordered or instance.sleep_ordered:
         return
     assert instance.leases or takedown.retry_s is not None or not instance.connected, (
         f"{name!r} is recalled from nobody"

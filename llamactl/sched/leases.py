@@ -37,9 +37,9 @@ def serve_waiters(core: Core, model: Model, now: float) -> None:
     core.nudged = True
 
 
-def send_note(core: Core, instance: Instance) -> None:
-    """Have the instance keep when it was used last, if that is news."""
-    note = msgspec.structs.replace(instance.note, last_used_s=instance.last_used_s)
+def send_note(core: Core, instance: Instance, **news: bool | float | None) -> None:
+    """Have the instance keep when it was used last, and `news`, if that is news."""
+    note = msgspec.structs.replace(instance.note, last_used_s=instance.last_used_s, **news)
     if note != instance.note:
         instance.note = note
         core.emit(SendNote(instance.model, instance.generation, note))

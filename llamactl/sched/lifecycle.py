@@ -15,7 +15,15 @@ from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, R
 from llamactl.sched.leases import serve_waiters
 from llamactl.sched.measuring import mark_hidden, measure_after_load
 from llamactl.sched.memory import list_device_rows, sum_per_account
-from llamactl.sched.takedown import advance_takedown, call_off_takedown, note_use, pursue_departure, stop_unit
+from llamactl.sched.shortage import learn_from_failure, learn_from_success
+from llamactl.sched.takedown import (
+    advance_takedown,
+    call_off_takedown,
+    end_sleep_order,
+    note_use,
+    pursue_departure,
+    stop_unit,
+)
 
 _LIVE = (State.READY, State.SLEEPING)
 _SIGNALS = ("signal", "core-dump")
@@ -26,7 +34,7 @@ def handle_instance_reported(core: Core, event: InstanceReported, now: float) ->
     if found is None:
         return
     model, instance = found
-    first = not instance.reported
+    first, silent_before = not instance.reported, not instance.connected
     core.dirty = core.dirty or first
     core.nudged = core.nudged or not instance.connected or instance.requests != event.busy
     instance.connected = instance.reported = True
@@ -35,19 +43,17 @@ def handle_instance_reported(core: Core, event: InstanceReported, now: float) ->
     instance.facts = model.facts = event.facts or instance.facts or model.facts
     if first and instance.adopted:
         _recall_note(core, instance, event, now)
-    if event.effective is not None:
+    if event.effective is not None and event.state is not ChildState.SLEEPING:
         _settle(core, model, instance, event, now, only_raise=first and instance.adopted)
     match event.state:
         case ChildState.LOADING:
             _follow_load(core, model, instance, event)
         case ChildState.READY:
+            if instance.sleep_ordered and silent_before:
+                end_sleep_order(core, model, "is awake", now)
             _become_ready(core, model, instance, now)
         case ChildState.SLEEPING:
-            if model.state in (State.LOADING, State.READY):
-                model.change_state(State.SLEEPING)
-                instance.ready_since_s = instance.ready_since_s or now
-                core.ledger.charge(model.name, sum_per_account(event.effective))
-                core.dirty = True
+            _fall_asleep(core, model, instance, event, now)
         case ChildState.STOPPING:
             if model.state is not State.STOPPING:
                 stop_unit(core, model, instance.takedown.reason if instance.takedown is not None else Reason.BY_HAND)
@@ -71,7 +77,46 @@ def _recall_note(core: Core, instance: Instance, event: InstanceReported, now: f
         instance.extra_bufts = False
 
 
+def _fall_asleep(core: Core, model: Model, instance: Instance, event: InstanceReported, now: float) -> None:
+    """It has freed what it held, but for a residue. Also what a waking instance says that has not heard of it."""
+    if model.state not in (State.LOADING, State.READY):
+        return
+    woken = model.state is State.LOADING
+    model.change_state(State.SLEEPING)
+    instance.ready_since_s = instance.ready_since_s or now
+    instance.stage, instance.progress, instance.uncharged = "", None, False
+    instance.effective = event.effective
+    core.charge(model.name, sum_per_account(event.effective))
+    core.dirty = True
+    instance.sleep_ordered = False
+    if instance.takedown is not None and instance.takedown.reason is Reason.SLEEP:
+        instance.takedown = None
+    for holder in instance.leases:
+        core.emit(RevokeLease(holder, model.name, instance.generation, "it sleeps"))
+    instance.leases.clear()
+    if not woken or instance.adopted:
+        core.record(
+            "instance asleep",
+            model.name,
+            generation=instance.generation,
+            residue_bytes=sum(core.ledger.holds.get(model.name, {}).values()),
+        )
+    entry = core.queue.get(model.name)
+    if entry is not None:
+        core.set_stage(entry, Stage.QUEUED)
+
+
+def _notice_waking(core: Core, model: Model, instance: Instance) -> None:
+    """It loads again though we thought that it slept: an order of ours has reached it after all."""
+    model.change_state(State.LOADING)
+    instance.adopted, instance.effective = True, None
+    core.charge(model.name, sum_per_account(instance.awake) if instance.awake else instance.place(model.needs or {}))
+    core.dirty = True
+
+
 def _follow_load(core: Core, model: Model, instance: Instance, event: InstanceReported) -> None:
+    if model.state is State.SLEEPING:
+        _notice_waking(core, model, instance)
     if model.state is not State.LOADING:
         return
     instance.stage = event.stage
@@ -89,7 +134,8 @@ def _become_ready(core: Core, model: Model, instance: Instance, now: float) -> N
     model.change_state(State.READY)
     instance.stage, instance.progress, instance.uncharged = "", None, False
     instance.ready_since_s = now
-    model.failure = None
+    model.failure, model.retried = None, False
+    learn_from_success(model, instance)
     core.dirty = True
     if loaded and not instance.adopted:
         core.record(
@@ -130,6 +176,8 @@ def _settle(
     if effective is None or effective == instance.effective:
         return
     instance.effective, instance.uncharged = effective, False
+    if event.state is ChildState.READY:
+        instance.awake = effective
     sizes = sum_per_account(effective)
     core.charge(model.name, sizes)
     instance.hidden_on.clear()
@@ -214,6 +262,7 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
             core.refuse_all(entry.waiters, refusal)
         return
     died_in_warmup = failure.result in _SIGNALS and instance.stage == "warmup"
+    retry = learn_from_failure(core, model, instance, failure)
     core.drop_instance(model, State.FAILED)
     if died_in_warmup and instance.extra_bufts and instance.settings.repack and model.settings is not None:
         core.no_extra_bufts = True
@@ -223,7 +272,11 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
         if core.queue.get(model.name) is None:
             core.queue.join(model.name, now).own = True
         return
-    model.failure = failure
+    if retry and model.settings is not None:
+        if core.queue.get(model.name) is None:
+            core.queue.join(model.name, now).own = True
+        return
+    model.failure, model.retried = failure, False
     model.failures += 1
     model.retry_at_s = now + get_backoff_s(model.failures)
     explain.record_ended_badly(

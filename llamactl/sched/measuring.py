@@ -9,11 +9,12 @@ say nothing about what is free now.
 
 from llamactl.protocol import MemoryStatus, State
 from llamactl.sched import explain
-from llamactl.sched.admission import get_host_room, get_needs, is_to_be_measured, list_margins
+from llamactl.sched.admission import get_host_room, is_to_be_measured, list_margins
 from llamactl.sched.core import Core
 from llamactl.sched.events import Complete, MeasureEnded, MeasureReported, StartMeasure, StopMeasure
 from llamactl.sched.instances import Model
 from llamactl.sched.memory import HOST, list_claimed_devices, list_device_rows
+from llamactl.sched.ways import get_needs
 
 MAX_ATTEMPTS = 2
 
@@ -95,8 +96,8 @@ def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> N
     instance = model.instance
     if instance is not None and instance.effective is None and not core.ledger.holds.get(model.name):
         # It was started, or found, without figures: now it is charged like any other.
-        core.charge(model.name, get_needs(model) or {})
-        instance.claimed = list_claimed_devices(instance.settings, model.min)
+        core.charge(model.name, instance.place(get_needs(model) or {}))
+        instance.claimed = frozenset(instance.placement) or list_claimed_devices(instance.settings, model.min)
         instance.uncharged = False
     core.dirty = True
 

@@ -77,6 +77,7 @@ _UNMEASURED: dict[str, object] = {
     "pin": False,
     "priority": 0,
     "idle_timeout_s": 0.0,
+    "sleep_after_s": 0.0,
     "load_on_start": False,
     "unlisted": False,
     "extra": {},

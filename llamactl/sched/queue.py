@@ -31,6 +31,10 @@ class Entry:
     """Of those in `waiting_for`, the ones that are being unloaded."""
     fraction: float | None = None
     waiting_for: tuple[str, ...] = ()
+    placement: tuple[str, ...] | None = None
+    """Devices for which others are being taken down; None: for none yet."""
+    decided: object = None
+    """The last decision that the journal was told."""
     said: object = None
     """What the journal was told last of why it waits, so that it is told once."""
 
@@ -61,6 +65,11 @@ class LoadQueue:
 
     def get(self, model: str) -> Entry | None:
         return self._entries.get(model)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait, for whichever model."""
+        return len(self._waiters)
 
     def has_waiter(self, waiter: Waiter) -> bool:
         return waiter in self._waiters

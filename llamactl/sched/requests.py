@@ -6,9 +6,12 @@ Each waiter gets exactly one of GrantLease, Complete and Refuse, unless it leave
 3. `stale_generation` is the one that we think is alive: the front was faster than systemd; it waits for news of that
 instance.
 4. It only looks: refused, since looking at a model must neither wake it nor wait for its load.
-5. Asleep, loading, on its way out, or not loaded: it joins the model's entry, unless it must not cause a load, or the
-model backs off after a failure.
+5. It must not cause a load, the model backs off after a failure, or too many wait already, for this model or in all:
+refused.
+6. Asleep, loading, on its way out, or not loaded: it joins the model's entry.
 """
+
+import msgspec
 
 from llamactl.protocol import MemoryStatus, Stage, State
 from llamactl.sched import explain
@@ -19,15 +22,23 @@ from llamactl.sched.events import (
     LeaseRequested,
     LoadRequested,
     MeasureRequested,
+    PinRequested,
     RevokeLease,
     TellProgress,
     UnloadRequested,
     Waiter,
 )
 from llamactl.sched.instances import RECALL_S, Model, Reason
-from llamactl.sched.leases import grant_lease, serve_waiters
+from llamactl.sched.leases import grant_lease, send_note, serve_waiters
+from llamactl.sched.memory import strip_unmeasured
 from llamactl.sched.queue import Entry
-from llamactl.sched.takedown import advance_takedown, begin_takedown, pursue_departure, stop_unit
+from llamactl.sched.takedown import (
+    advance_takedown,
+    begin_takedown,
+    call_off_takedown,
+    pursue_departure,
+    stop_unit,
+)
 
 
 def resolve_model(core: Core, waiter: Waiter, name: str) -> Model | None:
@@ -76,7 +87,10 @@ def handle_lease_requested(core: Core, event: LeaseRequested, now: float) -> Non
         core.refuse_all([waiter], explain.refuse_failed(model, model.failure, now))
         return
     if entry is not None and core.settings.max_queue > 0 and len(entry.leases) >= core.settings.max_queue:
-        core.refuse_all([waiter], explain.refuse_queue_full(model, len(entry.leases)))
+        core.refuse_all([waiter], explain.refuse_queue_full(model, len(entry.leases), "max_queue"))
+        return
+    if core.settings.max_queue_total > 0 and core.queue.waiting >= core.settings.max_queue_total:
+        core.refuse_all([waiter], explain.refuse_queue_full(model, core.queue.waiting, "max_queue_total"))
         return
     _join(core, model, core.queue.add_lease(model.name, waiter, now), waiter, now)
 
@@ -115,12 +129,26 @@ def _join(core: Core, model: Model, entry: Entry, waiter: Waiter | None, now: fl
             entry.stage, entry.fraction = Stage.LOADING, instance.progress
     if waiter is not None:
         core.emit(TellProgress(waiter, entry.stage, entry.fraction, entry.waiting_for, entry.busy, entry.going))
-    if model.state is State.SLEEPING and instance is not None and instance.takedown is None:
+    asleep = model.state is State.SLEEPING and instance is not None and instance.takedown is None
+    if asleep and _must_load_anew(model):
         begin_takedown(core, model, Reason.ASLEEP, now, drain=True)
+    elif asleep and entry.stage is Stage.QUEUED and not entry.waiting_for:
+        core.fresh.append(model.name)
     if instance is not None:
         core.nudged = core.nudged or core.is_in_the_way(model.name)
     elif entry.stage is Stage.QUEUED and not entry.waiting_for:
         core.fresh.append(model.name)
+
+
+def _must_load_anew(model: Model) -> bool:
+    """Whether a sleeping instance is of no use any more: the configuration says something else now."""
+    instance, settings = model.instance, model.settings
+    if instance is None or settings is None:
+        return True
+    if instance.placement:
+        settings = msgspec.structs.replace(settings, devices=instance.placement)
+    same = strip_unmeasured(settings) == strip_unmeasured(instance.settings)
+    return not same or settings.extra != instance.settings.extra
 
 
 # --- unload ---
@@ -158,6 +186,38 @@ def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> N
         for holder in instance.leases:
             core.emit(RevokeLease(holder, model.name, instance.generation, "unloaded by command"))
         instance.leases.clear()
+
+
+# --- pin ---
+
+
+def handle_pin_requested(core: Core, event: PinRequested, now: float) -> None:
+    """For as long as the instance lives: it keeps the note, so that a new supervisor knows."""
+    if is_known_waiter(core, event.waiter):
+        return
+    model = core.models.get(core.names.get(event.model, event.model))
+    if model is None:
+        core.refuse_all([event.waiter], explain.refuse_unknown(core, event.model))
+        return
+    instance = model.instance
+    if instance is None or model.state is State.STOPPING:
+        core.refuse_all([event.waiter], explain.refuse_not_loaded(model, "pin" if event.pinned else "unpin"))
+        return
+    send_note(core, instance, pinned=event.pinned)
+    keep_if_pinned(core, model, now)
+    core.record("model pinned" if event.pinned else "model unpinned", model.name)
+    core.emit(Complete(event.waiter, model.name))
+    core.dirty = True
+
+
+def keep_if_pinned(core: Core, model: Model, now: float) -> None:
+    """A model that is pinned now is no victim any more."""
+    instance = model.instance
+    takedown = instance.takedown if instance is not None else None
+    if instance is None or takedown is None or instance.sleep_ordered or model.state is State.STOPPING:
+        return
+    if model.is_pinned() and takedown.can_be_called_off:
+        call_off_takedown(core, model, "it is pinned now", now)
 
 
 # --- measure ---

@@ -8,7 +8,7 @@ waits is decided anew until nothing changes. The same events with the same times
 from collections.abc import Callable
 from typing import Any
 
-from llamactl.protocol import DeviceStatus, ModelStatus
+from llamactl.protocol import DeviceStatus, LoadPlan, ModelStatus, State
 from llamactl.sched import (
     configure,
     devices,
@@ -17,13 +17,14 @@ from llamactl.sched import (
     leases,
     lifecycle,
     measuring,
+    plan,
     requests,
     status,
     takedown,
 )
 from llamactl.sched.admission import admit_fresh, admit_head, admit_loads
 from llamactl.sched.core import Core
-from llamactl.sched.instances import Lease, Reason
+from llamactl.sched.instances import Lease, Model, Reason
 
 MAX_ROUNDS = 1000
 """Of deciding after one event. Each round starts, stops or refuses something, so that this is never reached."""
@@ -49,7 +50,7 @@ class Scheduler:
         else:
             raise AssertionError("the scheduler does not come to an end")
         effects, core.effects = core.effects, []
-        self._deadline_s = _find_deadline(core)
+        self._deadline_s = _find_deadline(core, now)
         return effects
 
     def next_deadline(self) -> float | None:
@@ -66,6 +67,11 @@ class Scheduler:
         """One model by name or alias; None where there is none."""
         model = self._core.models.get(self._core.names.get(name, name))
         return status.describe_model(self._core, model) if model is not None else None
+
+    def explain_load(self, name: str, now: float) -> LoadPlan | None:
+        """What would happen if the model, by name or alias, were loaded now; None where there is none."""
+        model = self._core.models.get(self._core.names.get(name, name))
+        return plan.explain_load(self._core, model, now) if model is not None else None
 
     def list_devices(self) -> tuple[DeviceStatus, ...]:
         """The accounts."""
@@ -102,7 +108,7 @@ def _decide(core: Core, now: float) -> None:
     measuring.start_measure(core)
 
 
-def _find_deadline(core: Core) -> float | None:
+def _find_deadline(core: Core, now: float) -> float | None:
     deadlines: list[float] = []
     if core.recovery is not None:
         deadlines.append(core.recovery.deadline_s)
@@ -115,16 +121,17 @@ def _find_deadline(core: Core) -> float | None:
             deadlines.append(instance.doubted_until_s)
         if instance.hinted_until_s and len(core.queue):
             deadlines.append(instance.hinted_until_s)
-        idle_s = model.get_idle_deadline() if core.recovery is None else None
-        if idle_s is not None:
-            deadlines.append(idle_s)
+        if core.recovery is None:
+            deadlines += [at for at in (model.get_idle_deadline(), model.get_sleep_deadline()) if at is not None]
+        fresh_until_s = instance.ready_since_s + core.settings.min_resident_s
+        if model.state is State.READY and len(core.queue) and now < fresh_until_s:
+            deadlines.append(fresh_until_s)
     return min(deadlines, default=None)
 
 
 def _expire(core: Core, now: float) -> None:
     """Everything whose time has come."""
-    if core.overdue_s is not None and now >= core.overdue_s:
-        core.nudged = True
+    core.nudged = core.nudged or len(core.queue) > 0
     if core.recovery is not None and now >= core.recovery.deadline_s:
         core.dirty = True
     for model, instance in core.list_running():
@@ -133,9 +140,16 @@ def _expire(core: Core, now: float) -> None:
         if instance.hinted_until_s and now >= instance.hinted_until_s:
             instance.hinted_until_s = 0.0
             core.nudged = True
-        idle_s = model.get_idle_deadline() if core.recovery is None else None
-        if idle_s is not None and now >= idle_s and model.name not in core.queue:
-            takedown.begin_takedown(core, model, Reason.IDLE, now)
+        if core.recovery is None and model.name not in core.queue:
+            _end_idleness(core, model, now)
+
+
+def _end_idleness(core: Core, model: Model, now: float) -> None:
+    """Unload, or put to sleep, what nobody has used for long enough."""
+    for at_s, reason in ((model.get_idle_deadline(), Reason.IDLE), (model.get_sleep_deadline(), Reason.SLEEP)):
+        if at_s is not None and now >= at_s:
+            takedown.begin_takedown(core, model, reason, now)
+            return
 
 
 def _handle_lease_busy(core: Core, event: events.LeaseBusy, now: float) -> None:
@@ -145,7 +159,7 @@ def _handle_lease_busy(core: Core, event: events.LeaseBusy, now: float) -> None:
     model, instance = found
     # A holder that we did not know of knows better: a front says so only of a lease that it has.
     lease = instance.leases.setdefault(event.holder, Lease(busy=False, busy_since_s=now))
-    takedown.mark_busy(lease, now)
+    takedown.mark_busy(lease, now, event.since_s)
     instance.last_used_s = max(instance.last_used_s, now)
     takedown.handle_busy_lease(core, model, "serves a request", now)
 
@@ -159,7 +173,9 @@ def _handle_lease_idle(core: Core, event: events.LeaseIdle, now: float) -> None:
     instance = found[1]
     instance.forget_hint()
     takedown.note_use(instance, event.last_used_s, now)
-    if not instance.count_busy():
+    if event.keep_alive_s is not None:
+        leases.send_note(core, instance, keep_alive_s=event.keep_alive_s)
+    elif not instance.count_busy():
         leases.send_note(core, instance)
     core.nudged = core.nudged or core.is_in_the_way(event.model)
 
@@ -190,12 +206,14 @@ _HANDLERS: dict[type, Callable[[Core, Any, float], None]] = {
     events.InstanceSilent: lifecycle.handle_instance_silent,
     events.InstanceEnded: lifecycle.handle_instance_ended,
     events.StopAnswered: takedown.handle_stop_answered,
+    events.SleepAnswered: takedown.handle_sleep_answered,
     events.RecallAnswered: takedown.handle_recall_answered,
     events.MeasureReported: measuring.handle_measure_reported,
     events.MeasureEnded: measuring.handle_measure_ended,
     events.LeaseRequested: requests.handle_lease_requested,
     events.LoadRequested: requests.handle_load_requested,
     events.UnloadRequested: requests.handle_unload_requested,
+    events.PinRequested: requests.handle_pin_requested,
     events.MeasureRequested: requests.handle_measure_requested,
     events.WaiterGone: _handle_waiter_gone,
     events.ConnectionGone: _handle_connection_gone,

@@ -4,7 +4,7 @@ The states of a model whose unit exists (an instance) are loading, ready, sleepi
 unloaded or failed.
 
     unloaded --+
-               +--> loading ---> ready <---> sleeping      (loading ---> sleeping: it was found asleep)
+               +--> loading ---> ready <---> sleeping ---> loading: it wakes, in the process that it has
     failed ----+       |           |            |
                        +-----------+------------+
                        |           |            |
@@ -16,6 +16,8 @@ unloaded or failed.
 
     failed ---> unloaded: its settings have changed, and the old failure says nothing of these.
 
+    loading ---> sleeping: it was found asleep. sleeping ---> ready: nobody has seen it wake.
+
 A stop that is only asked for is no state: a model stays `ready` until its instance has agreed to stop.
 A unit that ends badly while it is stopping was wanted gone and is `unloaded`, not `failed`.
 """
@@ -26,7 +28,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.UNLOADED: frozenset({State.LOADING}),
     State.LOADING: frozenset({State.READY, State.SLEEPING, State.STOPPING, State.FAILED, State.UNLOADED}),
     State.READY: frozenset({State.SLEEPING, State.STOPPING, State.FAILED, State.UNLOADED}),
-    State.SLEEPING: frozenset({State.READY, State.STOPPING, State.FAILED, State.UNLOADED}),
+    State.SLEEPING: frozenset({State.LOADING, State.READY, State.STOPPING, State.FAILED, State.UNLOADED}),
     State.STOPPING: frozenset({State.UNLOADED}),
     State.FAILED: frozenset({State.LOADING, State.UNLOADED}),
 }

@@ -6,6 +6,7 @@ same, "not yet". Socket, unit and process are the supervisor's to add.
 
 from llamactl.names import format_slug
 from llamactl.protocol import Breakdown, ModelMemory, ModelStatus, Stage, State
+from llamactl.sched.admission import is_to_be_admitted
 from llamactl.sched.args import format_args
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Model
@@ -46,7 +47,7 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
     used = instance.settings if instance is not None else settings
     state = model.state
     stage: Stage | None = None
-    if instance is None and entry is not None:
+    if entry is not None and (instance is None or state is State.SLEEPING):
         state, stage = State.LOADING, entry.stage
     elif model.state is State.LOADING and instance is not None:
         stage = Stage.LOADING if instance.stage else Stage.STARTING
@@ -60,7 +61,7 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
         invalid=model.invalid,
         stage=stage,
         progress=instance.progress if instance is not None and model.state is State.LOADING else None,
-        waiting_for=entry.waiting_for if entry is not None and instance is None else (),
+        waiting_for=entry.waiting_for if entry is not None and is_to_be_admitted(model) else (),
         generation=instance.generation if instance is not None else "",
         busy=max(instance.count_busy(), instance.requests) if instance is not None else 0,
         queued=len(entry.leases) if entry is not None else 0,
@@ -77,6 +78,10 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
         ),
         facts=(instance.facts if instance is not None else None) or model.facts,
         failure=model.failure,
+        failures=model.failures,
+        retry_at_s=model.retry_at_s if model.state is State.FAILED else 0.0,
+        keep_alive_s=instance.note.keep_alive_s if instance is not None else None,
+        devices=instance.placement if instance is not None else (),
         parallel=used.parallel if used is not None else 1,
     )
 
@@ -88,4 +93,4 @@ def list_models(core: Core) -> tuple[ModelStatus, ...]:
 
 def list_waiting(core: Core) -> tuple[str, ...]:
     """Models whose loads have not begun, in order."""
-    return tuple(entry.model for entry in core.queue if core.models[entry.model].instance is None)
+    return tuple(entry.model for entry in core.queue if is_to_be_admitted(core.models[entry.model]))

@@ -6,12 +6,22 @@ drains.
 3. When it agrees, its state is `stopping` and its unit is stopped; its memory is free when the unit has ended. Until
 step 2 an eviction can be called off. Silence of five seconds counts as busy. Stops by command, and of models that are
 in the configuration no more, drain: they wait for running requests, keep new ones back, and ask again when the instance
-refuses.
+refuses. Going to sleep is the same way with another order at its end; a model that sleeps has no lease.
 """
 
 from llamactl.protocol import State
 from llamactl.sched.core import Core
-from llamactl.sched.events import CancelRecall, Holder, OrderStop, RecallAnswered, RecallLease, StopAnswered, StopUnit
+from llamactl.sched.events import (
+    CancelRecall,
+    Holder,
+    OrderSleep,
+    OrderStop,
+    RecallAnswered,
+    RecallLease,
+    SleepAnswered,
+    StopAnswered,
+    StopUnit,
+)
 from llamactl.sched.instances import RECALL_S, Instance, Lease, Model, Reason, Takedown
 from llamactl.sched.leases import send_note, serve_waiters
 
@@ -46,10 +56,18 @@ def advance_takedown(core: Core, model: Model, now: float) -> None:
     if instance is None or instance.takedown is None or model.state not in (State.READY, State.SLEEPING):
         return
     takedown = instance.takedown
-    if instance.leases or takedown.ordered or (takedown.retry_s is not None and now < takedown.retry_s):
+    if (
+        instance.leases
+        or takedown.ordered
+        or instance.sleep_ordered
+        or (takedown.retry_s is not None and now < takedown.retry_s)
+    ):
         return
     takedown.retry_s = None
-    if instance.connected:
+    if instance.connected and takedown.reason is Reason.SLEEP:
+        instance.sleep_ordered = True
+        core.emit(OrderSleep(model.name, instance.generation))
+    elif instance.connected:
         takedown.ordered = True
         core.emit(OrderStop(model.name, instance.generation))
     elif takedown.can_be_called_off:
@@ -127,7 +145,7 @@ def handle_recall_answered(core: Core, event: RecallAnswered, now: float) -> Non
             send_note(core, instance)
         advance_takedown(core, model, now)
     elif lease is not None:
-        mark_busy(lease, now)
+        mark_busy(lease, now, event.since_s)
         handle_busy_lease(core, model, "serves a request", now)
 
 
@@ -156,12 +174,40 @@ def handle_stop_answered(core: Core, event: StopAnswered, now: float) -> None:
         call_off_takedown(core, model, "serves a request", now)
 
 
+def handle_sleep_answered(core: Core, event: SleepAnswered, now: float) -> None:
+    """A refusal; whoever agrees says that it sleeps by a report."""
+    found = core.find(event.model, event.generation)
+    if found is None or event.sleeping or not found[1].sleep_ordered:
+        return
+    model, instance = found
+    if instance.connected:  # else it may have fallen asleep unheard, and says so when it is back
+        end_sleep_order(core, model, "serves a request", now)
+
+
+def end_sleep_order(core: Core, model: Model, why: str, now: float) -> None:
+    """It is awake and stays so."""
+    instance = model.instance
+    assert instance is not None
+    instance.sleep_ordered = False
+    instance.hinted_until_s = now + RECALL_S
+    if instance.takedown is not None and instance.takedown.reason is Reason.SLEEP:
+        call_off_takedown(core, model, why, now)
+    elif instance.takedown is not None:
+        advance_takedown(core, model, now)
+    else:
+        core.nudged = True
+        serve_waiters(core, model, now)
+
+
 # --- what leases say ---
 
 
-def mark_busy(lease: Lease, now: float) -> None:
+def mark_busy(lease: Lease, now: float, since_s: float = 0.0) -> None:
+    """`since_s`: start of its oldest request; 0: nobody says."""
     if not lease.busy:
         lease.busy, lease.busy_since_s = True, now
+    if since_s:
+        lease.busy_since_s = min(since_s, now)
 
 
 def note_use(instance: Instance, last_used_s: float, now: float) -> None:
@@ -190,7 +236,7 @@ def recall_announced(core: Core, model: Model, holder: Holder, now: float) -> No
 
 def list_takedown_deadlines(instance: Instance) -> list[float]:
     takedown = instance.takedown
-    if takedown is None or takedown.ordered:
+    if takedown is None or takedown.ordered or instance.sleep_ordered:
         return []
     deadlines = list(takedown.unanswered.values())
     if takedown.retry_s is not None:

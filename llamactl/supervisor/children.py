@@ -93,17 +93,38 @@ class Children:
         if child is not None:
             child.connection.send(Order(id=next(self._order_ids), order=OrderKind.NOTE, note=note))
 
+    def order_wake(
+        self, slug: str, generation: str, margins_bytes: dict[str, int], host_room_bytes: int | None
+    ) -> None:
+        """Have the instance load again; lost when it is not connected (it reports that it sleeps when it is back)."""
+        child = self._find(Role.MODEL, slug, generation)
+        if child is not None:
+            order = Order(
+                id=next(self._order_ids),
+                order=OrderKind.WAKE,
+                margins_bytes=margins_bytes,
+                host_room_bytes=host_room_bytes,
+            )
+            child.connection.send(order)
+
     async def order_stop(self, slug: str, generation: str) -> bool:
         """Ask the instance to stop if it is idle; whether it is stopping now. Silence for 5 s, and no connection,
         count as busy.
         """
+        return await self._order_if_idle(OrderKind.STOP, slug, generation)
+
+    async def order_sleep(self, slug: str, generation: str) -> bool:
+        """The same for going to sleep."""
+        return await self._order_if_idle(OrderKind.SLEEP, slug, generation)
+
+    async def _order_if_idle(self, kind: OrderKind, slug: str, generation: str) -> bool:
         child = self._find(Role.MODEL, slug, generation)
         if child is None:
             return False
         order_id = next(self._order_ids)
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         child.orders[order_id] = answer
-        child.connection.send(Order(id=order_id, order=OrderKind.STOP, if_idle=True))
+        child.connection.send(Order(id=order_id, order=kind, if_idle=True))
         try:
             return await asyncio.wait_for(answer, ORDER_TIMEOUT_S)
         except TimeoutError:

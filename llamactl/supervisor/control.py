@@ -28,12 +28,16 @@ from llamactl.protocol import (
     IdleNotice,
     LeaseRequest,
     ListRequest,
+    LoadPlan,
     LoadRequest,
     MachineStatus,
     MeasureRequest,
     MeasureResult,
     ModelList,
     ModelStatus,
+    PinRequest,
+    PlanRequest,
+    PlanResult,
     RecallAnswer,
     ReloadRequest,
     ReloadResult,
@@ -57,6 +61,7 @@ class Desk(Protocol):
     def dispatch(self, event: events.Event) -> None: ...
     def welcome(self) -> Welcome: ...
     def list_models(self, name: str) -> ModelList: ...
+    def explain_load(self, name: str) -> LoadPlan: ...
     def watch(self, holder: Holder) -> ModelList: ...
     def unwatch(self, holder: Holder) -> None: ...
     def machine_status(self) -> MachineStatus: ...
@@ -70,6 +75,7 @@ class OpenKind(Enum):
     LOAD = auto()
     UNLOAD = auto()
     MEASURE = auto()
+    PIN = auto()
 
 
 @dataclass(eq=False)
@@ -185,7 +191,9 @@ class Control:
         if hello.role is ClientRole.FRONT:
             for lease in hello.leases:
                 self._desk.dispatch(
-                    events.LeaseAnnounced(client.holder, lease.model, lease.generation, lease.busy, lease.last_used_s)
+                    events.LeaseAnnounced(
+                        client.holder, lease.model, lease.generation, lease.busy, lease.last_used_s, lease.since_s
+                    )
                 )
             self._desk.dispatch(events.FrontAnnounced(client.holder))
 
@@ -193,13 +201,23 @@ class Control:
         holder = client.holder
         match message:
             case BusyNotice():
-                self._desk.dispatch(events.LeaseBusy(holder, message.model, message.generation))
+                self._desk.dispatch(events.LeaseBusy(holder, message.model, message.generation, message.since_s))
             case IdleNotice():
-                self._desk.dispatch(events.LeaseIdle(holder, message.model, message.generation, message.last_used_s))
+                self._desk.dispatch(
+                    events.LeaseIdle(
+                        holder, message.model, message.generation, message.last_used_s, message.keep_alive_s
+                    )
+                )
             case RecallAnswer():
                 self._desk.dispatch(
                     events.RecallAnswered(
-                        holder, message.model, message.generation, message.returned, message.last_used_s, message.recall
+                        holder,
+                        message.model,
+                        message.generation,
+                        message.returned,
+                        message.last_used_s,
+                        message.recall,
+                        message.since_s,
                     )
                 )
             case CancelRequest():
@@ -230,6 +248,11 @@ class Control:
                 self._open(
                     client, message.id, OpenKind.MEASURE, events.MeasureRequested((holder, message.id), message.model)
                 )
+            case PinRequest():
+                pin = events.PinRequested((holder, message.id), message.model, message.pinned)
+                self._open(client, message.id, OpenKind.PIN, pin)
+            case PlanRequest():
+                client.connection.send(PlanResult(id=message.id, plan=self._desk.explain_load(message.model)))
             case ListRequest():
                 listing = self._desk.list_models(message.model)
                 client.connection.send(msgspec.structs.replace(listing, id=message.id))

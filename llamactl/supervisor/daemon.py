@@ -11,6 +11,8 @@ import asyncio
 import os
 import time
 from collections import deque
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 
@@ -26,6 +28,7 @@ from llamactl.protocol import (
     LeaseGone,
     LeaseGrant,
     LoadFailure,
+    LoadPlan,
     MachineStatus,
     ModelList,
     ModelsChanged,
@@ -250,6 +253,12 @@ class Supervisor:
                 self._measurements.start(effect)
             case events.OrderStop():
                 self._spawn_order_stop(effect)
+            case events.OrderSleep():
+                self._spawn_order_sleep(effect)
+            case events.OrderWake():
+                self._children.order_wake(
+                    format_slug(effect.model), effect.generation, effect.margins_bytes, effect.host_room_bytes
+                )
             case events.StopUnit():
                 self._units.stop(Role.MODEL, format_slug(effect.model), effect.generation)
             case events.StopMeasure():
@@ -285,7 +294,17 @@ class Supervisor:
             stopping = await self._children.order_stop(format_slug(effect.model), effect.generation)
             self.dispatch(events.StopAnswered(effect.model, effect.generation, stopping))
 
-        task = asyncio.get_running_loop().create_task(order())
+        self._spawn(order())
+
+    def _spawn_order_sleep(self, effect: events.OrderSleep) -> None:
+        async def order() -> None:
+            sleeping = await self._children.order_sleep(format_slug(effect.model), effect.generation)
+            self.dispatch(events.SleepAnswered(effect.model, effect.generation, sleeping))
+
+        self._spawn(order())
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -357,14 +376,16 @@ class Supervisor:
         if name:
             status = self._scheduler.model_status(name)
             if status is None:
-                raise LlamactlError(
-                    ErrorCode.UNKNOWN_MODEL,
-                    f"cannot find model {name!r}",
-                    hint="`llamactl list` shows all models",
-                    model=name,
-                )
+                raise make_unknown(name)
             return self._make_list((self._complete_status(status),))
         return self._make_list(self._list_statuses())
+
+    def explain_load(self, name: str) -> LoadPlan:
+        """What would happen if the model were loaded now. Raises LlamactlError (unknown_model)."""
+        found = self._scheduler.explain_load(name, time.monotonic())
+        if found is None:
+            raise make_unknown(name)
+        return found
 
     def watch(self, holder: events.Holder) -> ModelList:
         """All models; `holder` is told of each change from now on."""
@@ -411,3 +432,8 @@ class Supervisor:
         if status != self._status:
             self._status = status
             self._notifier.status(status)
+
+
+def make_unknown(name: str) -> LlamactlError:
+    hint = "`llamactl list` shows all models"
+    return LlamactlError(ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint=hint, model=name)

@@ -60,7 +60,7 @@ def make_breakdown(
 
 def make_config(*models: ModelSettings, invalid: tuple[InvalidModel, ...] = (), **settings: Any) -> Config:
     return Config(
-        settings=GlobalSettings(**settings),
+        settings=GlobalSettings(**{"min_resident_s": 0.0, **settings}),
         models={model.name: model for model in models},
         invalid={model.name: model for model in invalid},
     )

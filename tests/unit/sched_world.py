@@ -41,6 +41,8 @@ class Unit:
     effective: Breakdown | None = None
     requests: int = 0
     note: Note | None = None
+    sleep_ordered: bool = False
+    """It has agreed to sleep, and is about to free what it holds."""
     stop_ordered: bool = False
     """StopUnit came: it ends whatever it does."""
     adopted: bool = False
@@ -110,6 +112,8 @@ class World:
             host_budget_bytes=(None, 40, 60)[self.choose(3)],
             max_loaded=(0, 1, 2, 3)[self.choose(4)],
             max_wait_s=(0.0, 5.0, 60.0)[self.choose(3)],
+            min_resident_s=(0.0, 3.0)[self.choose(2)],
+            max_queue_total=(0, 6)[self.choose(2)],
             strict=self.choose(3) == 0,
             max_queue=(3, 256)[self.choose(2)],
         )
@@ -123,6 +127,8 @@ class World:
                 pin=self.choose(6) == 0,
                 priority=self.choose(2),
                 idle_timeout_s=(0.0, 30.0)[self.choose(2)],
+                sleep_after_s=(0.0, 0.0, 2.0)[self.choose(3)],
+                devices=((), (), ("G0",))[self.choose(3)],
                 load_on_start=self.choose(6) == 0,
             )
             for name in names
@@ -171,15 +177,27 @@ class World:
                     unit.stop_ordered = True
             case ev.OrderStop():
                 unit = self.find(effect.model, effect.generation)
-                settings = self.config.models.get(effect.model)
-                if unit is not None and settings is not None and settings.pin:
+                status = self.scheduler.model_status(effect.model)
+                if unit is not None and status is not None and status.pinned:
                     assert effect.model in self.unloading, f"{effect.model} is pinned, and asked to stop"
                 channel = self.channel(effect.model)
-                live = (ChildState.READY, ChildState.STOPPING)
+                live = (ChildState.READY, ChildState.STOPPING, ChildState.SLEEPING)
                 agrees = unit is not None and unit.connected and not unit.requests and unit.state in live
                 if unit is not None and agrees:
-                    unit.state = ChildState.STOPPING
+                    unit.state, unit.sleep_ordered = ChildState.STOPPING, False
                 channel.append(ev.StopAnswered(effect.model, effect.generation, agrees))
+            case ev.OrderSleep():
+                unit = self.find(effect.model, effect.generation)
+                agrees = unit is not None and unit.connected and not unit.requests and unit.state is ChildState.READY
+                if unit is not None and agrees:
+                    unit.state, unit.sleep_ordered = ChildState.SLEEPING, True
+                self.channel(effect.model).append(ev.SleepAnswered(effect.model, effect.generation, agrees))
+            case ev.OrderWake():
+                unit = self.find(effect.model, effect.generation)
+                if unit is not None and unit.connected and unit.state is ChildState.SLEEPING:
+                    self.check_limits(effect.model, unit)
+                    unit.sleep_ordered, unit.state, unit.stage = False, ChildState.LOADING, "starting"
+                    unit.margins = effect.margins_bytes
             case ev.SendNote():
                 unit = self.find(effect.model, effect.generation)
                 if unit is not None and unit.connected:
@@ -222,12 +240,20 @@ class World:
         assert name not in self.units, f"{name} is started twice"
         limit = self.config.settings.max_loaded
         assert limit == 0 or len(self.units) < limit, f"{name} is one too many"
+        self.check_limits(name, None)
+        self.units[name] = Unit(effect.settings, effect.generation, effect.extra_bufts, effect.margins_bytes)
+
+    def check_limits(self, name: str, itself: Unit | None) -> None:
+        """Before a start or a wake: the host's budget holds with it."""
         budget, need = self.config.settings.host_budget_bytes, self.sizes[name].get("Host", 0)
         if budget is not None and self.scheduler.model_status(name).memory.min is not None:  # type: ignore[union-attr]
-            held = sum(unit.allocated.get("Host", self.sizes[n].get("Host", 0)) for n, unit in self.units.items())
+            held = sum(
+                unit.allocated.get("Host", self.sizes[n].get("Host", 0))
+                for n, unit in self.units.items()
+                if unit is not itself and (unit.state is not ChildState.SLEEPING or unit.sleep_ordered)
+            )
             moved = any(unit.adopted for unit in self.units.values())
             assert need == 0 or need > budget or need + held <= budget or moved, f"{name} breaks the budget"
-        self.units[name] = Unit(effect.settings, effect.generation, effect.extra_bufts, effect.margins_bytes)
 
     def find(self, model: str, generation: str) -> Unit | None:
         unit = self.units.get(model)
@@ -274,6 +300,13 @@ class World:
         elif not unit.connected:
             unit.connected = True
             self.report(unit)
+        elif unit.state is ChildState.SLEEPING:
+            if unit.sleep_ordered:
+                unit.sleep_ordered = False
+                residue = self.choose(2)
+                unit.allocated = {"G1": residue} if residue else {}
+                unit.effective = self.make_breakdown(unit.allocated)
+            self.report(unit)
         elif unit.state is ChildState.LOADING:
             if unit.stage == "starting":
                 unit.stage = "warmup"
@@ -293,7 +326,7 @@ class World:
     def check_devices(self, unit: Unit) -> None:
         """Nothing is promised twice: a device is never full, as long as the scheduler could know and had a choice."""
         status = self.scheduler.model_status(unit.settings.name)
-        sizes = self.sizes[unit.settings.name]
+        sizes = self.place(unit.settings)
         beyond = any(size > DEVICE_TOTAL - MARGIN - self.external.get(name, 0) for name, size in sizes.items())
         if status is None or status.memory.min is None or beyond:
             self.blind = True
@@ -301,10 +334,21 @@ class World:
             taken = sum(u.allocated.get(name, 0) for u in self.units.values())
             assert self.blind or taken + others <= DEVICE_TOTAL, f"{name} is full: {taken} + {others}"
 
+    def place(self, settings: ModelSettings) -> dict[str, int]:
+        """What the model takes at least, on the devices that its settings name."""
+        sizes = dict(self.sizes[settings.name])
+        if settings.devices:
+            taken = sum(size for name, size in sizes.items() if name != "Host")
+            sizes = {name: size for name, size in sizes.items() if name == "Host"}
+            if taken:
+                sizes[settings.devices[0]] = taken
+        return sizes
+
     def allocate(self, unit: Unit) -> dict[str, int]:
-        sizes = dict(self.sizes[unit.settings.name])
+        sizes = self.place(unit.settings)
+        devices = unit.settings.devices or tuple(self.external)
         if is_self_fitting(unit.settings):
-            for name in self.external:
+            for name in devices:
                 margin = unit.margins.get(name, unit.margins.get("", 0))
                 more = max(0, self.free(name) - margin - sizes.get(name, 0))
                 sizes[name] = sizes.get(name, 0) + more // 2
@@ -332,7 +376,7 @@ class World:
         assert settings is not None
         self.measuring = None
         if self.choose(6):
-            size = self.make_breakdown(self.sizes[settings.name])
+            size = self.make_breakdown(self.place(settings))
             self.unit_events.append(ev.MeasureReported(settings.name, size, size))
             self.unit_events.append(ev.MeasureEnded(settings.name))
         else:
@@ -391,7 +435,8 @@ class World:
             if lease.draining:
                 self.give_back(front, model)
             else:
-                front.outbox.append(ev.LeaseIdle(front.holder, model, lease.generation, self.now))
+                kept_s = (None, None, 0.0, -1.0, 30.0)[self.choose(5)]
+                front.outbox.append(ev.LeaseIdle(front.holder, model, lease.generation, self.now, kept_s))
 
     def give_back(self, front: Front, model: str) -> None:
         lease = front.leases.pop(model)
@@ -474,6 +519,9 @@ class World:
             self.may_cut.add(model)
         self.command(lambda waiter: ev.UnloadRequested(waiter, model, now), model)
 
+    def pin(self, model: str, pinned: bool) -> None:
+        self.command(lambda waiter: ev.PinRequested(waiter, model, pinned), model)
+
     def abandon_command(self, waiter: ev.Waiter) -> None:
         del self.cli[waiter]
         self.apply(ev.ConnectionGone(waiter[0]) if self.choose(2) else ev.WaiterGone(waiter))
@@ -551,7 +599,8 @@ class World:
                 if lease.running:
                     steps.append(lambda f=front, m=model: self.finish(f, m))  # type: ignore[misc]
         for unit in self.units.values():
-            moving = unit.stop_ordered or unit.state in (ChildState.LOADING, ChildState.STOPPING)
+            moving = unit.stop_ordered or unit.sleep_ordered
+            moving = moving or unit.state in (ChildState.LOADING, ChildState.STOPPING)
             if moving or not unit.connected:
                 steps.append(lambda u=unit: self.advance_unit(u))  # type: ignore[misc]
         if self.measuring is not None:
@@ -576,6 +625,7 @@ class World:
             steps.append(lambda: self.unload(model, self.choose(3) == 0))
         elif rare == 2:
             steps.append(lambda: self.command(lambda w: ev.MeasureRequested(w, model), model))
+            steps.append(lambda: self.pin(model, self.choose(3) == 0))
         elif rare == 3:
             steps += [lambda u=u: self.disconnect(u) for u in self.units.values() if u.connected]  # type: ignore[misc]
         elif rare == 4:

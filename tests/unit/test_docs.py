@@ -71,6 +71,9 @@ def test_no_message_is_described_that_does_not_exist(direction: str) -> None:
         protocol.LoadFailure,
         protocol.ModelStatus,
         protocol.DeviceStatus,
+        protocol.LoadPlan,
+        protocol.PlanDevice,
+        protocol.PlanInstance,
     ],
 )
 def test_value_is_described_with_its_fields(value: type[msgspec.Struct]) -> None:

@@ -360,19 +360,6 @@ def test_a_model_whose_measurement_comes_while_it_loads_blind_is_charged_then() 
     assert {d.name: d.holders for d in bench.scheduler.list_devices()}["Host"] == {"a": 30, "b": 10}
 
 
-def test_a_model_that_is_asleep_is_taken_down_and_loaded_anew() -> None:
-    bench = make_bench("a")
-    bench.bring_up("a")
-    bench.report("a", ChildState.SLEEPING)
-    assert bench.state("a") == "sleeping"
-    waiter = bench.lease("a", 2)
-    assert bench.recalled() == [(1, "a")]
-    bench.take_down("a")
-    assert bench.started() == ["a"]
-    bench.ready("a")
-    assert bench.granted() == [waiter]
-
-
 def test_lists_show_a_queued_model_as_loading_with_its_stage() -> None:
     bench = Bench(make_settings("a"))
     bench.lease("a")

@@ -26,5 +26,6 @@ def test_a_model_that_stops_can_only_end() -> None:
     assert TRANSITIONS[State.STOPPING] == {State.UNLOADED}
 
 
-def test_a_unit_is_only_started_for_a_model_that_has_none() -> None:
-    assert {before for before, after in TRANSITIONS.items() if State.LOADING in after} == set(State) - RUNNING
+def test_only_a_model_without_a_unit_is_started_and_one_that_sleeps_woken() -> None:
+    starting = {before for before, after in TRANSITIONS.items() if State.LOADING in after}
+    assert starting == (set(State) - RUNNING) | {State.SLEEPING}

@@ -1,0 +1,70 @@
+"""`plan`: what would happen if this model were loaded now, and why? Asks, and changes nothing.
+
+The first line is the answer. The tables below are the figures it follows from: what the model needs and what there is
+on each device, and for each instance whether it would go and why.
+"""
+
+import argparse
+
+import msgspec
+
+from llamactl.cli.client import Client
+from llamactl.cli.output import NOTHING, format_bytes, format_span, format_table, print_json
+from llamactl.paths import acquire_paths
+from llamactl.protocol import LoadPlan, PlanDevice, PlanInstance, PlanRequest, PlanResult
+
+
+def run_plan(args: argparse.Namespace) -> int:
+    with Client(acquire_paths().control_socket) as client:
+        result: PlanResult = client.ask(PlanRequest(id=1, model=args.name))
+    if args.json:
+        print_json(msgspec.to_builtins(result.plan))
+    else:
+        print(format_plan(result.plan))
+    return 0
+
+
+def format_plan(plan: LoadPlan) -> str:
+    """The answer, then its reasons."""
+    lines = [f"{plan.model}: {plan.words}"]
+    if plan.max_loaded:
+        lines.append(f"{plan.loaded} of at most {plan.max_loaded} models are loaded")
+    if plan.devices:
+        header = ("DEVICE", "NEEDS", "TOTAL", "OTHERS", "HELD", "MARGIN", "AVAILABLE", "MISSING")
+        lines += ["", format_table(header, [_format_device(device) for device in plan.devices], right=range(1, 8))]
+    if plan.instances:
+        titles = ("INSTANCE", "GOES", "WHY", "IDLE", "HOLDS")
+        lines += ["", format_table(titles, [_format_instance(one) for one in plan.instances])]
+    return "\n".join(lines)
+
+
+def _format_device(device: PlanDevice) -> tuple[str, ...]:
+    if not device.limit:
+        return (
+            device.name,
+            format_bytes(device.needs),
+            "no limit",
+            NOTHING,
+            format_bytes(device.held),
+            *(NOTHING,) * 3,
+        )
+    sizes = (
+        device.needs,
+        device.total,
+        device.external,
+        device.held,
+        device.margin,
+        device.available,
+    )
+    return (device.name, *map(format_bytes, sizes), format_bytes(device.missing) if device.missing else NOTHING)
+
+
+def _format_instance(one: PlanInstance) -> tuple[str, ...]:
+    holds = ", ".join(f"{name} {format_bytes(size)}" for name, size in sorted(one.frees.items()) if size)
+    return (
+        one.model,
+        "yes" if one.goes else "no",
+        one.why,
+        format_span(one.idle_s) if one.idle_s else NOTHING,
+        holds or NOTHING,
+    )

@@ -1,0 +1,121 @@
+"""In which ways can a model be loaded or woken, and what would each one take?
+
+Each way is weighed against one picture of all instances: who could go, who is busy, which loads are under way. Nothing
+here changes anything, so that `llamactl plan` asks the same questions as a real load.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from llamactl.protocol import State
+from llamactl.sched.core import Core
+from llamactl.sched.evict import Candidate, Room, choose_victims
+from llamactl.sched.instances import Instance, Model, Reason
+from llamactl.sched.memory import is_self_fitting, list_claimed_devices, sum_per_account
+from llamactl.sched.placement import Choice, Option, choose_placement, list_options
+from llamactl.sched.queue import Entry
+
+Needs = Mapping[str, int] | None
+"""Bytes per account; None: nobody knows."""
+
+
+def get_needs(model: Model) -> Needs:
+    return model.get_needs()
+
+
+def list_ways(core: Core, model: Model) -> tuple[Option, ...]:
+    """All ways to load, or to wake, a model. A sleeping one needs what it had when it was awake, where it was."""
+    needs, instance = get_needs(model) or {}, model.instance
+    if instance is None:
+        ledger = core.ledger
+        present = [name for name, account in ledger.accounts.items() if account.present and account.total]
+        return list_options(model.get_settings(), model.min, needs, present)
+    awake = sum_per_account(instance.awake) if instance.awake is not None else instance.place(needs)
+    held = core.ledger.holds.get(model.name, {})
+    return (Option({name: max(0, size - held.get(name, 0)) for name, size in awake.items()}, instance.placement),)
+
+
+def choose_way(core: Core, model: Model, entry: Entry | None, now: float) -> Choice:
+    """The best way to load or wake a model now, and what must happen for it."""
+    instance = model.instance
+    candidates = tuple(
+        _describe(core, other, running, now) for other, running in core.list_running() if running is not instance
+    )
+    known = get_needs(model) is not None
+    choices = [_weigh(core, model, option, candidates, known) for option in list_ways(core, model)]
+    best = choose_placement(choices, entry.placement if entry is not None else None)
+    # Whatever would help another way may make it the better one.
+    watched = frozenset(name for choice in choices for name in choice.plan.shortages)
+    slots = frozenset({""}) if best.plan.slots_short else frozenset()
+    return replace(best, watched=watched | slots)
+
+
+def _weigh(core: Core, model: Model, option: Option, candidates: tuple[Candidate, ...], known: bool) -> Choice:
+    capacities = core.ledger.list_capacities(option.needs)
+    if model.retried:
+        # Nobody knows a limit there, but it was met: everything idle goes.
+        capacities |= {name: size for name, size in model.learnt.items() if name not in capacities}
+    room = Room(option.needs, capacities, candidates, core.settings.max_loaded)
+    conflicts = find_conflicts(core, model, option.needs if known else None, option.devices)
+    left = sum(
+        room.capacities[name] - core.ledger.held.get(name, 0) - option.needs.get(name, 0)
+        for name in option.devices
+        if name in room.capacities
+    )
+    return Choice(option, room, choose_victims(room), conflicts, left=left)
+
+
+def find_conflicts(core: Core, model: Model, needs: Needs, placement: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Loads that must end before this one may begin: those of which one takes nobody knows how much, and those that
+    share a device if one of the two fits itself to what is free there. On the host alone nothing fits itself.
+    """
+    # One that is stopped while it loads may have taken more than it is charged, until it is gone.
+    claimed = frozenset(placement) or list_claimed_devices(model.get_settings(), model.min)
+    fitting = is_self_fitting(model.get_settings())
+    conflicts: list[str] = []
+    for other, instance in core.list_running():
+        if instance.is_unknown or other is model:
+            # It stayed silent for as long as a new supervisor waits, and nobody waits longer for what cannot be known.
+            continue
+        if other.state is not State.LOADING and not (other.state is State.STOPPING and instance.effective is None):
+            continue
+        shared = claimed & instance.claimed
+        if needs is None or instance.uncharged or (shared and (fitting or is_self_fitting(instance.settings))):
+            conflicts.append(other.name)
+    return tuple(conflicts)
+
+
+def _describe(core: Core, model: Model, instance: Instance, now: float) -> Candidate:
+    takedown = instance.takedown
+    stopping = model.state is State.STOPPING
+    busy = instance.is_busy(now)
+    evicting = takedown is not None and takedown.reason is Reason.EVICTED and not takedown.ordered
+    going = takedown is not None and not evicting
+    return Candidate(
+        model=model.name,
+        holds=core.ledger.holds.get(model.name, {}),
+        priority=model.settings.priority if model.settings is not None else 0,
+        last_used_s=max(instance.last_used_s, instance.ready_since_s),
+        busy_since_s=instance.get_busy_since(),
+        loading=model.state is State.LOADING,
+        busy=busy,
+        fresh=model.state is State.READY and now < instance.ready_since_s + core.settings.min_resident_s,
+        wanted=model.name in core.queue,
+        pinned=model.is_pinned(),
+        silent=not instance.connected,
+        leaving=stopping or (takedown is not None and takedown.ordered) or (going and not busy),
+        draining=takedown is not None and takedown.drain and not takedown.ordered and busy,
+        recalled=evicting and takedown is not None and not (takedown.drain and busy),
+        goes_first=model.removed,
+    )
+
+
+def promise(core: Core, model: Model) -> Needs:
+    """What a load that waits has been promised, wherever it will go in the end. None: nobody knows."""
+    if get_needs(model) is None and model.instance is None:
+        return None
+    promised: dict[str, int] = {}
+    for option in list_ways(core, model):
+        for name, size in option.needs.items():
+            promised[name] = max(promised.get(name, 0), size)
+    return promised
