@@ -70,9 +70,15 @@ def on(*keys: str, **more: Any) -> dict[str, Any]:
     return {"rpc": [SERVERS[key] for key in keys], **more}
 
 
+SPLIT = on("A", "B", tensor_split=[1, 1])
+"""Half on each. Without a split, or `devices`, a model that may use both goes where it fits."""
+ALONE: dict[str, Any] = {"margin": 0, "min_resident": 0}
+"""Settings: no margin but that of a test, and no model stays for having been loaded just now."""
+
+
 def start(llamactl: Llamactl, file: Path, **models: dict[str, Any]) -> None:
     llamactl.write_models(**{name: {"path": str(file), **PINNED, **more} for name, more in models.items()})
-    llamactl.write_settings(margin=0)
+    llamactl.write_settings(**ALONE)
     llamactl.start()
 
 
@@ -94,7 +100,7 @@ def leave(llamactl: Llamactl, **room: int) -> None:
     """Set the margins so that our models may hold so many bytes on A and on B."""
     accounts = {account["name"]: account for account in llamactl.cli_json("status")["devices"]}
     margins = {DEVICES[key]: accounts[DEVICES[key]]["total"] - size for key, size in room.items()}
-    llamactl.write_settings(margin=0, margins=margins)
+    llamactl.write_settings(**ALONE, margins=margins)
     llamactl.cli("reload")
 
 
@@ -108,7 +114,7 @@ def get_accounts(llamactl: Llamactl) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "more",
-    [on("A"), on("B"), on("A", "B"), on("A", "B", tensor_split=[1, 5]), on("A", cache_type_k="q8_0", flash_attn="on")],
+    [on("A"), on("B"), SPLIT, on("A", "B", tensor_split=[1, 5]), on("A", cache_type_k="q8_0", flash_attn="on")],
     ids=["A", "B", "both", "split 1:5", "quantised cache"],
 )
 def test_prediction_is_what_is_allocated(llamactl: Llamactl, devices: None, file: Path, more: dict[str, Any]) -> None:
@@ -132,13 +138,13 @@ def test_prediction_is_what_is_allocated(llamactl: Llamactl, devices: None, file
     assert {name: get_accounts(llamactl)[name]["held"] for name in used} == {
         name: sum(effective[name]) for name in used
     }
-    if more.get("tensor_split"):
+    if more.get("tensor_split") == [1, 5]:
         # Of four layers and the output, A has the first.
         assert effective[DEVICES["B"]][1] == 3 * effective[DEVICES["A"]][1]
 
 
 def test_models_on_devices_answer(llamactl: Llamactl, devices: None, file: Path) -> None:
-    start(llamactl, file, a=on("A"), both=on("A", "B"))
+    start(llamactl, file, a=on("A"), both=SPLIT)
     assert llamactl.chat("a").status == 200
     assert llamactl.chat("both").status == 200
     unit = "llamactl-model@both.service"
@@ -190,7 +196,7 @@ def test_three_fit_and_a_byte_less_does_not(llamactl: Llamactl, devices: None, f
 def test_model_on_both_devices_takes_from_each_only_what_is_short(
     llamactl: Llamactl, devices: None, file: Path
 ) -> None:
-    start(llamactl, file, a=on("A"), b=on("B"), both=on("A", "B"))
+    start(llamactl, file, a=on("A"), b=on("B"), both=SPLIT)
     needs = measure(llamactl, "a", "b", "both")
     # On A there is room for `a` and the half of `both`, on B for one of the two.
     leave(llamactl, A=needs["a"]["A"] + needs["both"]["A"], B=max(needs["b"]["B"], needs["both"]["B"]))
@@ -200,6 +206,18 @@ def test_model_on_both_devices_takes_from_each_only_what_is_short(
     assert sorted(llamactl.list_loaded()) == ["a", "both"]
     held = {key: get_accounts(llamactl)[DEVICES[key]]["holders"] for key in DEVICES}
     assert {key: sorted(holders) for key, holders in held.items()} == {"A": ["a", "both"], "B": ["both"]}
+
+
+def test_model_that_may_use_both_goes_where_nobody_must_go(llamactl: Llamactl, devices: None, file: Path) -> None:
+    start(llamactl, file, a=on("A"), m=on("A", "B"))
+    needs = measure(llamactl, "a", "m")
+    whole = sum(needs["m"].values())  # what it is taken to need on one device: never too little
+    leave(llamactl, A=whole, B=whole)
+    llamactl.cli("load", "a")
+    llamactl.cli("load", "m")
+    assert list_victims(llamactl) == []
+    accounts = get_accounts(llamactl)
+    assert {key: list(accounts[device]["holders"]) for key, device in DEVICES.items()} == {"A": ["a"], "B": ["m"]}
 
 
 def test_victim_that_turns_out_not_to_be_needed_is_spared(llamactl: Llamactl, devices: None, file: Path) -> None:
@@ -260,7 +278,7 @@ def test_device_that_goes_away_and_comes_back_is_noticed(llamactl: Llamactl, dev
     with listen(server):
         start(llamactl, file, a=on("A"), c={"rpc": [server]})
         measure(llamactl, "a", "c")
-    llamactl.write_settings(margin=0, refresh="1ms")
+    llamactl.write_settings(**ALONE, refresh="1ms")
     llamactl.cli("reload")
     # Before the decision the devices are listed anew, and what is gone is said.
     refused = llamactl.cli("load", "c", status=1)
