@@ -4,6 +4,7 @@ A drop-in replaces the program of one model's unit by this file. It speaks the r
 unit, and does what the model's name says:
   gated             streams one event, and the rest only after POST /release on its own socket
   dies-on-request   kills itself when a request has arrived, before any answer
+  lingers           agrees to stop, but goes on until POST /release on its own socket
   warmup-dies       dies by SIGILL in its warm-up while llama.cpp's extra buffer types are on
 It is copied out of the checkout before (`Llamactl.use_script`), so it imports nothing of the tests.
 """
@@ -48,6 +49,7 @@ class Reporter:
         self._reader = LineReader(OrderMessage)
         self._messages: list[object] = []
         self._seq = 0
+        self.lingers = False
 
     def connect(self, path: str, model: str) -> None:
         self._socket.connect(path)
@@ -75,7 +77,7 @@ class Reporter:
     def obey(self, message: object) -> None:
         if isinstance(message, Order):
             self._socket.sendall(encode_message(Answer(id=message.id, result=AnswerResult.OK)))
-            if message.order == "stop":
+            if message.order == "stop" and not self.lingers:
                 os._exit(0)
 
     def fileno(self) -> int:
@@ -110,6 +112,8 @@ class Server:
     async def answer(self, request: str, writer: asyncio.StreamWriter) -> None:
         if request.startswith("post /release"):
             self._released.set()
+            if self._behaviour == "lingers":
+                os._exit(0)
             send_json(writer, {})
         elif self._behaviour == "dies-on-request":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -140,6 +144,9 @@ async def main() -> None:
     model = decode_spec(os.environ["LLAMACTL_SPEC"]).name
     reporter = Reporter()
     reporter.connect(os.environ["LLAMACTL_REPORT"], model)
+    reporter.lingers = model == "lingers"
+    if reporter.lingers:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     reporter.report(ChildState.LOADING, stage="warmup")
     if model == "warmup-dies" and os.environ.get("LLAMACTL_EXTRA_BUFTS", "1") != "0":
         os.kill(os.getpid(), signal.SIGILL)
