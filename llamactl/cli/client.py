@@ -1,8 +1,8 @@
 """How does a command ask the supervisor something and wait for the answer?
 
 One blocking connection to `control.sock` for one command. Only connecting and the greeting have a time-out: a load
-may rightly take an hour, and a supervisor that ends closes the connection, which is noticed at once. Whoever leaves
-the connection leaves a load by command running.
+may rightly take an hour, and a supervisor that ends closes the connection, which is noticed at once. One that is being
+started again is waited for (`arrival`). Whoever leaves the connection leaves a load by command running.
 """
 
 import getpass
@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from llamactl import __version__
+from llamactl.cli.output import complain
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.protocol import (
     VERSION,
@@ -36,22 +37,47 @@ MAX_ANSWER_BYTES = 64 << 20
 _START = "start it: systemctl start llamactl"
 
 
+class _NobodyThereError(LlamactlError):
+    """There is no supervisor now; perhaps there is one in a moment."""
+
+
+class _LostError(LlamactlError):
+    """The supervisor has ended the connection."""
+
+
 class Client:
     """A greeted connection. Raises LlamactlError for everything that goes wrong."""
 
     def __init__(self, path: Path, timeout_s: float = GREETING_TIMEOUT_S) -> None:
         self._path = path
+        self._timeout_s = timeout_s
+        try:
+            self._open()
+        except _NobodyThereError:
+            from llamactl.cli.arrival import wait_for_supervisor
+
+            if not wait_for_supervisor(path, self._try_to_open, complain):
+                raise
+
+    def _open(self) -> None:
         self._reader = LineReader(ServerMessage, MAX_ANSWER_BYTES)
         self._waiting: list[Any] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            self._socket.settimeout(timeout_s)
+            self._socket.settimeout(self._timeout_s)
             self._connect()
             self.welcome = self._greet()
             self._socket.settimeout(None)
         except BaseException:
             self._socket.close()
             raise
+
+    def _try_to_open(self) -> bool:
+        try:
+            self._open()
+        except _NobodyThereError:
+            return False
+        return True
 
     def __enter__(self) -> "Client":
         return self
@@ -80,7 +106,7 @@ class Client:
         try:
             self._socket.connect(str(self._path))
         except (FileNotFoundError, ConnectionRefusedError):
-            raise LlamactlError(
+            raise _NobodyThereError(
                 ErrorCode.NO_SUPERVISOR, f"cannot reach the supervisor: nobody listens at {self._path}", hint=_START
             ) from None
         except PermissionError:
@@ -102,6 +128,8 @@ class Client:
             message = self._receive()
         except TimeoutError:
             raise self._make_silent() from None
+        except _LostError as error:  # it died with our connection in its queue
+            raise _NobodyThereError(error.code, error.message, hint=error.hint) from None
         if not isinstance(message, Welcome):
             raise self._make_misunderstood("it does not greet")
         if message.version != VERSION:
@@ -121,7 +149,7 @@ class Client:
             except ConnectionResetError:
                 data = b""
             if not data:
-                raise LlamactlError(
+                raise _LostError(
                     ErrorCode.NO_SUPERVISOR,
                     "lost the supervisor: it ended the connection without an answer",
                     hint="see: journalctl -u llamactl",

@@ -77,6 +77,10 @@ class Scheduler:
         """The accounts."""
         return self._core.ledger.format_status()
 
+    def list_unreported(self) -> list[str]:
+        """Instances found at the start that have not said yet what they do."""
+        return self._core.list_unreported()
+
     def queue_names(self) -> tuple[str, ...]:
         """Models whose loads wait, in order."""
         return status.list_waiting(self._core)

@@ -65,6 +65,8 @@ class Desk(Protocol):
     def watch(self, holder: Holder) -> ModelList: ...
     def unwatch(self, holder: Holder) -> None: ...
     def machine_status(self) -> MachineStatus: ...
+    def is_settled(self) -> bool: ...
+    async def settle(self) -> None: ...
     async def reload(self) -> ReloadResult: ...
 
 
@@ -253,9 +255,13 @@ class Control:
                 self._open(client, message.id, OpenKind.PIN, pin)
             case PlanRequest():
                 client.connection.send(PlanResult(id=message.id, plan=self._desk.explain_load(message.model)))
+            case ListRequest() if client.role is ClientRole.CLI and not self._desk.is_settled():
+                # Else whoever asks right after a restart would be shown models that load anew.
+                task = asyncio.get_running_loop().create_task(self._list_when_settled(client, message))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
             case ListRequest():
-                listing = self._desk.list_models(message.model)
-                client.connection.send(msgspec.structs.replace(listing, id=message.id))
+                self._list(client, message)
             case SubscribeRequest():
                 client.connection.send(msgspec.structs.replace(self._desk.watch(holder), id=message.id))
             case StatusRequest():
@@ -275,6 +281,17 @@ class Control:
         """A request that does not wait is done when it was not refused at once."""
         if not wait:
             self.answer(waiter, Done(id=waiter[1], model=model))
+
+    def _list(self, client: Client, message: ListRequest) -> None:
+        listing = self._desk.list_models(message.model)
+        client.connection.send(msgspec.structs.replace(listing, id=message.id))
+
+    async def _list_when_settled(self, client: Client, message: ListRequest) -> None:
+        await self._desk.settle()
+        try:
+            self._list(client, message)
+        except LlamactlError as error:
+            client.connection.send(format_failure(message.id, error))
 
     async def _reload(self, client: Client, request_id: int) -> None:
         result = await self._desk.reload()

@@ -81,6 +81,9 @@ class Supervisor:
         self._reloading = asyncio.Lock()
         self._since_s = time.monotonic()
         self._status = ""
+        self._settled = asyncio.Event()
+        self._started = False
+        """All units that run were found."""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails when the scheduler has: its state can be trusted no more, and a new supervisor finds all it needs
         in systemd.
@@ -97,9 +100,11 @@ class Supervisor:
         for run in found:
             _log.info("instance found", model=run.settings.name, unit=run.unit, pid=run.pid)
             self.dispatch(events.InstanceFound(run.settings.name, run.generation, run.settings))
+        self._started = True
         await self._children.listen(self._paths.report_socket, model_group)
         await self._control.listen(self._paths.control_socket, admin_group)
         self.dispatch(events.RecoveryBegan(time.monotonic() + RECOVERY_S, 1 if found else 0))
+        asyncio.get_running_loop().call_later(RECOVERY_S, self._settled.set)
         self._warn_unenforced()
 
     async def stop(self) -> None:
@@ -194,6 +199,8 @@ class Supervisor:
         finally:
             self._dispatching = False
         self._arm_timer()
+        if not self._settled.is_set() and self._started and not self._scheduler.list_unreported():
+            self._settled.set()
         if acted:
             self._tell_status()
         self._watchers.touch()
@@ -370,6 +377,13 @@ class Supervisor:
     def _make_front_settings(self) -> FrontSettings:
         settings = self._config.settings
         return FrontSettings(**{name: getattr(settings, name) for name in FrontSettings.__struct_fields__})
+
+    def is_settled(self) -> bool:
+        """Whether every instance found at the start has said what it does, or had the time to."""
+        return self._settled.is_set()
+
+    async def settle(self) -> None:
+        await self._settled.wait()
 
     def list_models(self, name: str) -> ModelList:
         """All models, or one by name or alias. Raises LlamactlError (unknown_model)."""

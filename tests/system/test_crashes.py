@@ -103,6 +103,15 @@ def test_killed_supervisor_cuts_no_stream_and_finds_its_models(two: Llamactl) ->
     assert show("llamactl-model@a.service", "MainPID") == str(instance)
 
 
+def test_command_right_after_the_supervisor_was_killed_has_its_answer(two: Llamactl) -> None:
+    before = two.list_loaded()["a"]
+    kill_hard(two.show_pid("llamactl.service"))
+    after = two.list_loaded()["a"]
+    assert (after["state"], after["pid"]) == ("ready", before["pid"])
+    assert after["uptime_s"] >= before["uptime_s"]
+    assert after["idle_s"] is not None
+
+
 def test_loaded_model_serves_while_the_supervisor_is_down(two: Llamactl) -> None:
     assert two.chat("a").status == 200, "the front holds the lease from here on"
     two.write_drop_in("llamactl.service", "[Service]\nRestart=no\n")

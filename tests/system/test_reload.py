@@ -53,7 +53,7 @@ def test_broken_file_costs_only_its_own_models(loaded: Llamactl, tiny: dict[str,
     loaded.write_models("more.toml", b={"path": str(tiny["b"]), "ctx": 1024})
     broken = PATHS.models_config_dir / "broken.toml"
     broken.write_text("[models.c]\npath = \n")
-    reloaded = loaded.cli("reload")
+    reloaded = loaded.cli("reload", status=1)
     assert "broken.toml" in reloaded.stdout + reloaded.stderr
     assert "line 2" in reloaded.stdout + reloaded.stderr
     assert loaded.chat("a").status == 200

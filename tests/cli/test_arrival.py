@@ -1,0 +1,83 @@
+"""A supervisor that is just being started again is waited for; one that is not is told at once."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from llamactl.cli import arrival
+from llamactl.protocol import ModelList
+from tests.cli.scripted import TIMEOUT_S, Supervisor, answer, make_command, make_environment
+
+LIST = answer(ModelList(id=1, now_s=1.0, models=()))
+
+
+def add_systemctl(directory: Path, state: str, told: Path | None = None) -> str:
+    """A PATH with a systemctl that says in which state the supervisor's unit is, and that it was asked."""
+    program = directory / "bin" / "systemctl"
+    program.parent.mkdir()
+    tell = f'echo asked >"{told}"; ' if told is not None else ""
+    program.write_text(f"#!/bin/sh\n{tell}echo {state}\n")
+    program.chmod(0o755)
+    return f"{program.parent}:{os.environ['PATH']}"
+
+
+def run_while_away(tmp_path: Path, state: str, come_back: Callable[[Supervisor], None]) -> tuple[int, str]:
+    """`ps` against a socket that is not there at first; `come_back` happens once systemd was asked."""
+    fifo = tmp_path / "asked"
+    os.mkfifo(fifo)
+    path = add_systemctl(tmp_path, state, fifo)
+    with Supervisor(LIST) as supervisor:
+        hidden = supervisor.paths.control_socket.with_name("hidden")
+        supervisor.paths.control_socket.rename(hidden)
+        process = subprocess.Popen(
+            make_command("ps"),
+            env=make_environment(supervisor.paths) | {"PATH": path},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert fifo.read_text() == "asked\n"
+        come_back(supervisor)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, err
+
+
+@pytest.mark.parametrize("state", ["activating", "active", "deactivating"])
+def test_supervisor_that_is_on_its_way_is_waited_for(tmp_path: Path, state: str) -> None:
+    def come_back(supervisor: Supervisor) -> None:
+        socket = supervisor.paths.control_socket
+        socket.with_name("hidden").rename(socket)
+
+    assert run_while_away(tmp_path, state, come_back) == (0, "")
+
+
+@pytest.mark.parametrize("state", ["inactive", "failed", "''"])
+def test_supervisor_that_is_not_on_its_way_is_not_waited_for(tmp_path: Path, state: str) -> None:
+    status, err = run_while_away(tmp_path, state, lambda supervisor: None)
+    assert status == 6
+    assert "nobody listens" in err
+
+
+def test_waiting_has_an_end_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrival, "ARRIVAL_S", 0.05)
+    monkeypatch.setattr(arrival, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(arrival, "is_coming", lambda: True)
+    said: list[str] = []
+    assert not arrival.wait_for_supervisor(tmp_path / "control.sock", lambda: False, said.append)
+    assert said == ["the supervisor is being started: waiting for it"]
+
+
+def test_each_thing_that_appears_is_a_new_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The socket appears between the last try and the wait: the watch stood before, so that it is seen."""
+    monkeypatch.setattr(arrival, "is_coming", lambda: (tmp_path / "control.sock").touch() is None)
+    tries = iter([False, True])
+    assert arrival.wait_for_supervisor(tmp_path / "control.sock", lambda: next(tries), lambda text: None)
+
+
+def test_place_that_cannot_be_watched_is_not_waited_for(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert not arrival.wait_for_supervisor(tmp_path / "none" / "control.sock", lambda: True, said.append)
+    assert said == []
