@@ -30,6 +30,15 @@ UNITS = (
 )
 
 
+PREFIXES = (Path("/usr/local"), Path("/usr"))
+"""Below their lib/ systemd looks for units, and nowhere else (systemd.unit(5))."""
+GROUPS = ("llamactl", "llamactl-admin", "llamactl-model")
+STATE = (Path("/run/llamactl"), Path("/var/cache/llamactl"))
+"""What running leaves behind: sockets, and measurements."""
+DIRECTORY = "directory"
+"""Instead of a checksum in the manifest: made by an install, and removed when it is empty."""
+
+
 class InstallError(Exception):
     """Ends the command with its message."""
 
@@ -128,11 +137,20 @@ def install(root: Path = Path("/"), prefix: Path = Path("/usr/local"), python: P
 
     With another root than / only files are written: groups, directories and daemon-reload are the target's own matter.
     """
-    planned = plan_install(prefix, python or Path(sys.executable), python_paths())
+    if root == Path("/") and prefix not in PREFIXES:
+        raise InstallError(
+            f"cannot install below {prefix}: systemd looks for units below {' and '.join(map(str, PREFIXES))} only; "
+            "the program itself may lie anywhere, units name it by its path"
+        )
+    python = python or Path(sys.executable)
+    planned = plan_install(prefix, python, python_paths())
+    targets = [place(root, file.path) for file in planned] + [place(root, prefix / MANIFEST)]
+    made = {parent for target in targets for parent in target.parents if not parent.exists()}
     lines = [write_file(root, file) for file in planned]
     ours = [file for file, line in zip(planned, lines, strict=True) if not line.startswith(("kept", "left"))]
     entries = {str(file.path): file.checksum for file in ours}
     manifest = prefix / MANIFEST
+    entries |= {f"/{path.relative_to(root)}": DIRECTORY for path in made if path.is_relative_to(root) and path != root}
     # What an earlier install wrote and this one kept (a configuration) is still ours to remove while it is unedited.
     entries = {**read_manifest(place(root, manifest)), **entries}
     text = "".join(f"{checksum}  {path}\n" for path, checksum in sorted(entries.items()))
@@ -142,7 +160,24 @@ def install(root: Path = Path("/"), prefix: Path = Path("/usr/local"), python: P
             lines.append(run_tool(*tool.split(), str(prefix / "lib" / kind / "llamactl.conf")))
     if is_live(root):
         lines.append(run_tool("systemctl", "daemon-reload"))
+    closed = find_closed_directory(python)
+    if closed is not None:
+        lines.append(
+            f"note      {closed} is closed to other users: units run all the same, but only root can run `llamactl`. "
+            "For others, put the virtual environment where everyone can enter, as in /opt/llamactl"
+        )
     return lines
+
+
+def find_closed_directory(path: Path) -> Path | None:
+    """The first directory on the way to a file that other users cannot enter."""
+    for directory in reversed(path.parents):
+        try:
+            if not directory.stat().st_mode & 0o001:
+                return directory
+        except OSError:
+            return None
+    return None
 
 
 def read_manifest(path: Path) -> dict[str, str]:
@@ -161,8 +196,11 @@ def uninstall(root: Path = Path("/"), prefix: Path = Path("/usr/local")) -> list
     if is_live(root):
         lines.append(run_tool("systemctl", "disable", "--quiet", "llamactl.service"))
         lines.append(run_tool("systemctl", "stop", *UNITS))
-    directories = set()
+    directories = {place(root, Path(name)) for name, checksum in entries.items() if checksum == DIRECTORY}
+    ours = directories.copy()
     for name, checksum in entries.items():
+        if checksum == DIRECTORY:
+            continue
         target = place(root, Path(name))
         if not os.path.lexists(target):
             continue
@@ -176,10 +214,19 @@ def uninstall(root: Path = Path("/"), prefix: Path = Path("/usr/local")) -> list
     manifest.unlink()
     directories.add(manifest.parent)
     for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
-        if "llamactl" in str(directory.relative_to(root)) and not any(directory.iterdir()):
+        named = directory in ours or "llamactl" in str(directory.relative_to(root))
+        if named and directory.is_dir() and not any(directory.iterdir()):
             directory.rmdir()
+    if root == Path("/"):
+        for path in STATE:
+            if path.is_dir():
+                shutil.rmtree(path)
+                lines.append(f"removed   {path}")
     if is_live(root):
         lines.append(run_tool("systemctl", "daemon-reload"))
+        subprocess.run(("systemctl", "reset-failed", "llamactl*"), capture_output=True, check=False)
+    if root == Path("/"):
+        lines.append(f"left      groups {', '.join(GROUPS)}; remove them with groupdel")
     return lines
 
 

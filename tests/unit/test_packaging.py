@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llamactl.cli.install import InstallError, install, quote_unit_value, render_unit, uninstall
+from llamactl.cli.install import InstallError, find_closed_directory, install, quote_unit_value, render_unit, uninstall
 from llamactl.config import load_config
 from llamactl.paths import Paths
 from llamactl.settings import GlobalSettings
@@ -90,8 +90,36 @@ def test_uninstall_removes_all_that_install_wrote(tmp_path: Path) -> None:
     install(tmp_path)
     assert list_files(tmp_path)
     uninstall(tmp_path)
-    assert list_files(tmp_path) == set()
-    assert not (tmp_path / "etc/llamactl").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_uninstall_leaves_directories_that_were_there(tmp_path: Path) -> None:
+    (tmp_path / "usr/local/lib/systemd").mkdir(parents=True)
+    install(tmp_path)
+    uninstall(tmp_path)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
+        "usr",
+        "usr/local",
+        "usr/local/lib",
+        "usr/local/lib/systemd",
+    ]
+
+
+def test_prefix_where_systemd_does_not_look_is_refused() -> None:
+    with pytest.raises(InstallError, match="systemd looks for units below /usr/local and /usr only"):
+        install(prefix=Path("/opt/x"))
+
+
+def test_install_says_when_only_root_can_run_the_command(tmp_path: Path) -> None:
+    closed = tmp_path / "home"
+    (closed / "env/bin").mkdir(parents=True)
+    closed.chmod(0o700)
+    assert find_closed_directory(Path("/usr/bin/python3")) is None
+    found = find_closed_directory(closed / "env/bin/python")
+    assert found is not None
+    assert not found.stat().st_mode & 0o001
+    lines = install(tmp_path / "root", python=closed / "env/bin/python")
+    assert lines[-1].startswith(f"note      {found} is closed to other users")
 
 
 def test_uninstall_keeps_what_was_edited_and_what_is_not_ours(tmp_path: Path) -> None:
