@@ -18,6 +18,7 @@ from llamactl.front.wire import ResponseHead, WireError
 
 MAX_IDLE_PER_INSTANCE = 64
 HIGH_WATER_BYTES = 64 * 1024
+BACKLOG_DELAYS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Receiver(Protocol):
@@ -218,12 +219,21 @@ class UpstreamPool:
         task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, socket: str, key: str, then: Callable[[Upstream | OSError], None]) -> None:
-        try:
-            _, upstream = await self._loop.create_unix_connection(lambda: Upstream(self, key), socket)
-        except OSError as error:
-            then(error)
-        else:
-            then(upstream)
+        for delay_s in (*BACKLOG_DELAYS_S, None):
+            try:
+                _, upstream = await self._loop.create_unix_connection(lambda: Upstream(self, key), socket)
+            except BlockingIOError as error:
+                # More connections at once than the instance's backlog holds. A Unix socket does not let them wait.
+                if delay_s is None:
+                    then(error)
+                else:
+                    await asyncio.sleep(delay_s)
+            except OSError as error:
+                then(error)
+                return
+            else:
+                then(upstream)
+                return
 
     def keep(self, upstream: Upstream) -> None:
         idle = self._idle.setdefault(upstream.key, [])

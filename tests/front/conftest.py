@@ -340,17 +340,17 @@ async def open_world(directory: Path) -> AsyncIterator[World]:
         yield world
     finally:
         await world.close()
-    assert errors == []
+    assert errors == [], errors[:3]
 
 
 @pytest.fixture
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Scenario], None]:
-    """Runs a scenario, at most a minute. Nothing may have been left to the loop's exception handler."""
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """Runs a scenario, at most `limit_s`. Nothing may have been left to the loop's exception handler."""
 
-    def run(scenario: Scenario) -> None:
+    def run(scenario: Scenario, limit_s: float = 60.0) -> None:
         async def play() -> None:
             async with open_world(tmp_path_factory.mktemp("f")) as world:
-                await asyncio.wait_for(scenario(world), 60)
+                await asyncio.wait_for(scenario(world), limit_s)
 
         uvloop.run(play())
 
