@@ -45,6 +45,9 @@ REFUSED = {
     "EnvironmentFile": "use the model's 'env'",
     "TimeoutStartSec": "use 'load_stall'",
     "TimeoutStopSec": "use 'stop_timeout'",
+    "RuntimeMaxSec": "use 'idle_timeout'",
+    "User": "models run as users of their own; use 'SupplementaryGroups' to let one read files",
+    "Group": "models run as users of their own; use 'SupplementaryGroups' to let one read files",
 }
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(iB?|B)?", re.IGNORECASE)
@@ -86,8 +89,10 @@ def choose_unenforced(extra: Mapping[str, Value], controllers: Iterable[str]) ->
 
 
 def _suggest(name: str) -> str:
-    close = difflib.get_close_matches(name, PARSERS, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"supported are: {', '.join(sorted(PARSERS))}"
+    close = difflib.get_close_matches(name, PARSERS, n=3)
+    if close:
+        return f"did you mean {' or '.join(repr(match) for match in close)}?"
+    return "a drop-in of llamactl-model@.service takes any (`systemctl edit llamactl-model@.service`)"
 
 
 # --- parsers of one value -------------------------------------------------------------------------

@@ -160,6 +160,13 @@ def test_refused_and_accepted_do_not_overlap() -> None:
     assert not REFUSED.keys() & PARSERS.keys()
 
 
+def test_unknown_property_gets_no_list_of_all() -> None:
+    with pytest.raises(LlamactlError) as refused:
+        parse_extra({"Zzz": "1"})
+    assert len(refused.value.hint) < 120
+    assert "drop-in" in refused.value.hint
+
+
 def test_misspelt_property_gets_a_suggestion() -> None:
     with pytest.raises(LlamactlError) as refused:
         parse_extra({"MemoryMaximum": "8G"})
