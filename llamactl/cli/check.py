@@ -16,27 +16,31 @@ from llamactl.paths import acquire_paths
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Prints every finding. 1 when one of them keeps something from working, else 0."""
+    """Prints every finding. 1 when one of them keeps something from working, else 0. A model whose file is no model
+    counts as invalid here; the supervisor, which opens no model file, finds out when it is measured.
+    """
     paths = acquire_paths()
     config = load_config(paths)
     problems = [*config.problems, *check_config(paths, config)]
     fatal = sum(problem.fatal for problem in problems)
+    invalid = {*config.invalid, *(problem.model for problem in problems if problem.fatal and problem.model)}
+    good = sorted(config.models.keys() - invalid)
     if args.json:
         print_json(
             {
                 "ok": not fatal,
-                "models": sorted(config.models),
-                "invalid": sorted(config.invalid),
+                "models": good,
+                "invalid": sorted(invalid),
                 "problems": msgspec.to_builtins(problems),
             }
         )
         return 1 if fatal else 0
     for problem in problems:
         print(clean_text(("" if problem.fatal else "note: ") + str(problem)))
-    count = f"{len(config.models)} model{'' if len(config.models) == 1 else 's'}"
+    count = f"{len(good)} model{'' if len(good) == 1 else 's'}"
     summary = f"{fatal} problem{'' if fatal == 1 else 's'}" if fatal else "no problems"
-    invalid = f", {len(config.invalid)} invalid" if config.invalid else ""
-    print(f"{paths.config_dir}: {count}{invalid}, {summary}", file=sys.stderr)
+    bad = f", {len(invalid)} invalid" if invalid else ""
+    print(f"{paths.config_dir}: {count}{bad}, {summary}", file=sys.stderr)
     if fatal and os.geteuid() != 0:
         print("llamactl: not run as root: not every file can be looked at", file=sys.stderr)
     return 1 if fatal else 0

@@ -35,6 +35,11 @@ _UNMEASURED = {
     MemoryStatus.MEASURED: "memory: nothing known",
     MemoryStatus.FAILED: "memory: not known, measuring has failed",
 }
+_UNKNOWN = {
+    MemoryStatus.UNMEASURED: "to be measured",
+    MemoryStatus.MEASURING: "measuring",
+    MemoryStatus.FAILED: "measuring failed",
+}
 _RUNNING = (State.LOADING, State.READY, State.SLEEPING, State.STOPPING)
 
 
@@ -60,7 +65,7 @@ def run_list(args: argparse.Namespace) -> int:
             model.name,
             "invalid" if model.invalid else format_state(model, listing.now_s),
             format_bytes(model.facts.size_bytes) if model.facts else NOTHING,
-            summarize_memory(model.memory.min),
+            summarize_least(model),
             format_context(model),
             ", ".join(model.aliases),
         )
@@ -165,6 +170,13 @@ def sum_rows(breakdown: Breakdown | None) -> dict[str, int]:
     return sums
 
 
+def summarize_least(model: ModelStatus) -> str:
+    """What a model needs at least, or why that is not known."""
+    if model.memory.min is None and model.memory.status in _UNKNOWN and not model.invalid:
+        return _UNKNOWN[model.memory.status]
+    return summarize_memory(model.memory.min)
+
+
 def summarize_memory(breakdown: Breakdown | None) -> str:
     """One cell: "CUDA0 5.21 GiB, Host 312 MiB"."""
     return ", ".join(f"{name} {format_bytes(size)}" for name, size in sum_rows(breakdown).items() if size) or NOTHING
@@ -191,6 +203,9 @@ def format_memory_table(memory: ModelMemory, indent: str = "") -> str:
             + [format_bytes(sizes.get(word)) for word in shown]
             + [format_bytes(size) for size in ((part.model, part.context, part.compute) if part else (None,) * 3)]
         )
+    if sum(kind is not RowKind.DEVICE for kind, _ in rows) > 1:  # all of it lies in main memory: lists show the sum
+        sums = [format_bytes(sum_rows(breakdown).get(HOST)) for breakdown in shown.values()]
+        cells.append(["Host in all", *sums] + [""] * 3)
     cells.append(["context"] + [f"{breakdown.n_ctx} tokens" for breakdown in shown.values()] + [""] * 3)
     header = ["MEMORY", *shown, "OF IT MODEL", "CONTEXT", "COMPUTE"]
     table = format_table(header, [[cell or " " for cell in row] for row in cells], range(1, len(header)), indent)

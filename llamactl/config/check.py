@@ -213,7 +213,7 @@ def _report_block(block: _Blocks) -> Problem:
 
 
 def _find_secrets(model: ModelSettings) -> list[Problem]:
-    hint = "give secrets with LoadCredential in extra"
+    hint = "give secrets by LoadCredential= in a drop-in of the unit"
     place = Place(model.source, f"models.{format_key(model.name)}.env", model.name)
     return [
         place.report(

@@ -63,6 +63,14 @@ def test_file_that_models_cannot_read_is_found_even_by_root(paths: Paths) -> Non
     assert f"chmod o+r {path}" in result.out
 
 
+def test_file_that_is_no_model_makes_its_model_invalid(paths: Paths) -> None:
+    add_model(paths).write_bytes(b"root:x:0:0")
+    result = run(paths, "check")
+    assert result.status == 1
+    assert result.err == f"{paths.config_dir}: 0 models, 1 invalid, 1 problem\n"
+    assert json.loads(run(paths, "check", "--json").out)["invalid"] == ["m"]
+
+
 def test_notes_alone_are_0(paths: Paths) -> None:
     add_model(paths, 'env = { API_KEY = "x" }')
     result = run(paths, "check")

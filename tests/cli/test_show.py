@@ -84,9 +84,18 @@ def test_list_shows_all_models_and_why_one_cannot_be_used() -> None:
         "tiny,",
         "s",
     ]
-    assert lines[2].split() == ["qwen", "loading", "45", "%", "-", "-", "-", "-"]
+    assert lines[2].split() == ["qwen", "loading", "45", "%", "-", "to", "be", "measured", "-", "-"]
     assert lines[3].split() == ["broken", "invalid", "-", "-", "-", "-"]
     assert lines[-2:] == ["Cannot be used:", "  broken: unknown key 'ctxx'; did you mean 'ctx'?"]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(MemoryStatus.MEASURING, "measuring"), (MemoryStatus.FAILED, "measuring failed")]
+)
+def test_list_says_why_no_memory_is_known(status: MemoryStatus, words: str) -> None:
+    model = ModelStatus(name="m", state=State.UNLOADED, memory=ModelMemory(status=status))
+    result, _ = ask(answer(ModelList(id=1, now_s=1.0, models=(model,))), "list")
+    assert result.out.splitlines()[1].split()[3:-2] == words.split()
 
 
 def test_columns_are_aligned() -> None:
@@ -191,7 +200,8 @@ def test_status_of_a_loaded_model() -> None:
     assert "    Aliases: tiny, s" in lines
     assert "   Main PID: 4242" in lines
     assert "    Context: 8192 tokens in 4 sequences (trained for 8192)" in lines
-    assert [line.split()[0] for line in lines[-5:]] == ["MEMORY", "CUDA0", "Host", "CPU_REPACK", "context"]
+    assert lines[-2].split() == ["Host", "in", "all", "-", "300", "MiB"]
+    assert [line.split()[0] for line in lines[-5:]] == ["CUDA0", "Host", "CPU_REPACK", "Host", "context"]
 
 
 @pytest.mark.parametrize(
