@@ -98,8 +98,12 @@ class ModelMemory(_Value, frozen=True, kw_only=True):
 
 
 def format_memory(memory: ModelMemory) -> dict[str, Any]:
-    """As JSON shows it to people and programs: without `total` and `free` where a row has none."""
+    """As JSON shows it to people and programs: without `error` where there is none, without `total` and `free` in rows
+    that have none.
+    """
     plain: dict[str, Any] = msgspec.to_builtins(memory)
+    if not memory.error:
+        del plain["error"]
     for breakdown in (plain["min"], plain["max"], plain["effective"]):
         if breakdown is not None:
             breakdown["devices"] = [
@@ -563,6 +567,8 @@ class FrontSettings(_Value, frozen=True, kw_only=True):
     body_timeout_s: float = 60.0
     keepalive_timeout_s: float = 120.0
     queue_timeout_s: float = 0.0
+    max_queue: int = 256
+    max_queue_total: int = 4096
     default_model: str = ""
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
