@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from llamactl.protocol import Breakdown, Facts, RowKind
@@ -20,8 +21,8 @@ def measure(directory: Path, settings: ModelSettings, **variables: str) -> tuple
     return report.min, report.max, report.facts
 
 
-def read_effective(directory: Path, settings: ModelSettings) -> Breakdown:
-    with run_child(directory, "serve", settings) as child:
+def read_effective(directory: Path, settings: ModelSettings, **variables: str) -> Breakdown:
+    with run_child(directory, "serve", settings, **variables) as child:
         effective = child.supervisor.wait_for("ready").effective
     assert effective is not None
     return effective
@@ -50,6 +51,17 @@ def test_fitted_load_takes_what_the_measured_maximum_says(tiny: Path, tmp_path: 
     assert (smallest.n_ctx, largest.n_ctx) == (512, 2048)
     assert facts.n_ctx_train == 2048
     assert effective == largest
+
+
+def test_what_the_supervisor_has_measured_is_taken_for_the_fitted_context(tiny: Path, tmp_path: Path) -> None:
+    settings = ModelSettings(name="tiny", path=str(tiny), parallel=2, fit_ctx=256, threads=1)
+    _, largest, _ = measure(make_directory(tmp_path, "measure"), settings)
+    known = {"LLAMACTL_MEASURED": msgspec.json.encode(largest).decode()}
+    assert read_effective(make_directory(tmp_path, "known"), settings, **known) == largest
+    # It does not fit any more: the load looks for itself.
+    room = str(sum(row.used for row in largest.devices) - 1)
+    fitted = read_effective(make_directory(tmp_path, "less"), settings, LLAMACTL_HOST_ROOM=room, **known)
+    assert fitted.n_ctx < largest.n_ctx
 
 
 def test_smallest_context_is_never_more_than_the_model_was_trained_for(tiny: Path, tmp_path: Path) -> None:
@@ -140,6 +152,7 @@ def test_unknown_device_is_reported_by_name(tiny: Path, tmp_path: Path) -> None:
         ("LLAMACTL_MARGINS", "[1]"),
         ("LLAMACTL_EXTRA_BUFTS", "yes"),
         ("LLAMACTL_HOST_ROOM", "1G"),
+        ("LLAMACTL_MEASURED", "[]"),
     ],
 )
 def test_senseless_environment_is_refused_by_name(tiny: Path, tmp_path: Path, variable: str, value: str) -> None:

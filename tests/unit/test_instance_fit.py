@@ -13,7 +13,13 @@ from llamactl.instance.fit import (
     fits_anything,
     interpolate_ctx,
 )
-from llamactl.instance.memory import HOST, acquire_host_total_bytes, mapped_range_is_exact, replace_host_model
+from llamactl.instance.memory import (
+    HOST,
+    acquire_host_total_bytes,
+    mapped_range_is_exact,
+    places_alike,
+    replace_host_model,
+)
 from llamactl.protocol import Breakdown, Row, RowKind
 from llamactl.settings import ModelSettings
 
@@ -95,6 +101,17 @@ def test_measured_model_replaces_a_mapped_range_that_covers_other_buffers() -> N
     assert [row.model for row in replace_host_model(effective, measured).devices] == [200, 700]
     assert replace_host_model(effective, measured).devices[0].context == 5
     assert mapped_range_is_exact(Breakdown(n_ctx=1, devices=(host,)))
+
+
+def test_measurement_serves_a_load_that_places_the_model_alike() -> None:
+    def make(host: int, repacked: int) -> Breakdown:
+        rows = [Row(kind=RowKind.HOST, name=HOST, model=host), Row(kind=RowKind.BUFFER_TYPE, name="R", model=repacked)]
+        return Breakdown(n_ctx=256, devices=tuple(rows))
+
+    assert places_alike(make(120, 20), make(100, 20))
+    assert places_alike(make(120, 0), Breakdown(n_ctx=512))
+    assert not places_alike(make(120, 20), make(100, 21))
+    assert not places_alike(make(120, 20), Breakdown(n_ctx=256))
 
 
 def test_host_total_is_the_smallest_limit_above_the_process(tmp_path: Path) -> None:
