@@ -596,6 +596,8 @@ class Progress(_Message, frozen=True, kw_only=True, tag="progress"):
     """Of those, the ones that serve requests."""
     going: tuple[str, ...] = ()
     """Of those, the ones that are being unloaded."""
+    warning: str = ""
+    """Something that whoever waits should know, whatever comes of it."""
 
 
 class LeaseGrant(_Message, frozen=True, kw_only=True, tag="granted"):

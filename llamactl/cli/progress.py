@@ -47,6 +47,9 @@ class ProgressLine:
         if progress.stage is Stage.READY:
             return  # the answer says it better, with the time
         self.seen = True
+        if progress.warning:
+            self.finish(f"warning: {progress.warning}")
+            self._shown = ""
         text = describe_progress(progress)
         if self._is_tty and progress.fraction is not None and progress.stage in (Stage.LOADING, Stage.MEASURING):
             text += f" {min(max(progress.fraction, 0), 1) * 100:.0f} %"

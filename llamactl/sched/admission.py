@@ -25,7 +25,7 @@ import msgspec
 from llamactl.protocol import MemoryStatus, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
-from llamactl.sched.events import OrderWake, Refuse, StartInstance
+from llamactl.sched.events import OrderWake, Refuse, StartInstance, TellProgress
 from llamactl.sched.evict import Outcome, Plan, Room, choose_drains
 from llamactl.sched.instances import Instance, Model, Reason
 from llamactl.sched.memory import HOST, add_bytes, list_claimed_devices
@@ -258,6 +258,9 @@ def start(
             why="needs more than there is with everything unloaded; fitting decides",
             **{f"missing_{name.lower()}_bytes": missing for name, missing in sorted(plan.hopeless.items())},
         )
+        warning = explain.format_hopeless(plan, option.needs) + "; it is tried all the same, since `strict` is false"
+        for waiter in entry.waiters:
+            core.emit(TellProgress(waiter, Stage.STARTING, warning=warning))
     explain.record_load_decided(core, model, needs)
     margins = list_margins(core, model.get_settings(), promised or {})
     host_room = get_host_room(core, promised or {})

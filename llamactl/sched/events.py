@@ -443,6 +443,8 @@ class TellProgress:
     waiting_for: tuple[str, ...] = ()
     busy: tuple[str, ...] = ()
     going: tuple[str, ...] = ()
+    warning: str = ""
+    """Something that whoever waits should know, whatever comes of it."""
 
 
 @dataclass(frozen=True)

@@ -96,15 +96,19 @@ def refuse_pinned(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]
 
 
 def refuse_hopeless(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]) -> Refuse:
-    parts = [
-        f"needs {format_bytes(needs[name])} on {name}, "
-        f"{format_bytes(max(0, needs[name] - missing))} there with everything unloaded"
-        for name, missing in sorted(plan.hopeless.items())
-    ]
-    message = f"cannot start {model.name!r}: {'; '.join(parts)}"
+    message = f"cannot start {model.name!r}: {format_hopeless(plan, needs)}"
     details = {"hopeless_bytes": dict(plan.hopeless), "needs_bytes": {name: needs[name] for name in plan.hopeless}}
     return Refuse(
         _ANY, ErrorCode.DOES_NOT_FIT, message, "a smaller `ctx` or other devices may fit", model.name, details
+    )
+
+
+def format_hopeless(plan: Plan, needs: Mapping[str, int]) -> str:
+    """What a model lacks even alone."""
+    return "; ".join(
+        f"needs {format_bytes(needs[name])} on {name}, "
+        f"{format_bytes(max(0, needs[name] - missing))} there with everything unloaded"
+        for name, missing in sorted(plan.hopeless.items())
     )
 
 

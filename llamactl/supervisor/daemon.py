@@ -252,6 +252,7 @@ class Supervisor:
                     waiting_for=effect.waiting_for,
                     busy=effect.busy,
                     going=effect.going,
+                    warning=effect.warning,
                 )
                 self._control.progress(effect.waiter, progress)
             case events.StartInstance():

@@ -55,6 +55,18 @@ def test_load_tells_each_stage_once_in_a_pipe() -> None:
     ]
 
 
+def test_load_tells_a_warning_and_goes_on() -> None:
+    warning = Progress(id=1, stage=Stage.STARTING, warning="needs 2 GiB on Host, 1 GiB there")
+    result, _ = ask(answer(warning, Progress(id=1, stage=Stage.LOADING), DONE), "load", "m")
+    assert result.status == 0
+    assert result.err.splitlines() == [
+        "m: warning: needs 2 GiB on Host, 1 GiB there",
+        "m: starting",
+        "m: loading",
+        "m: ready in 0.8 s",
+    ]
+
+
 def test_load_shows_one_line_that_changes_on_a_terminal() -> None:
     terminal, end = pty.openpty()
     with Supervisor(answer(*LOADING, DONE)) as supervisor:

@@ -361,6 +361,9 @@ def test_a_model_larger_than_everything_evicts_what_helps_and_loads_with_a_warni
     bench.take_down("a")
     assert bench.started() == ["big"]
     (warning,) = bench.records("model does not fit")
+    (told,) = [effect.warning for effect in bench.last if isinstance(effect, TellProgress) and effect.warning]
+    assert told.startswith("needs ")
+    assert told.endswith("with everything unloaded; it is tried all the same, since `strict` is false")
     assert (warning.level, warning.fields["missing_host_bytes"]) == ("warning", 50)
 
 
