@@ -30,6 +30,8 @@ PREFIX = "LLAMACTL_"
 PLAIN_FIELDS = frozenset({"MESSAGE_ID", "CODE_FILE", "CODE_LINE", "CODE_FUNC"})
 PRIORITIES = {"critical": 2, "error": 3, "exception": 3, "warning": 4, "info": 6, "debug": 7}
 
+_LIBRARY = "library message"
+
 Fields = Mapping[str, str]
 
 
@@ -69,6 +71,9 @@ def format_entry(event_dict: Mapping[str, Any]) -> dict[str, str]:
     exception = values.pop("exception", "")
     message = format_message(event, values)
     fields = {"MESSAGE": f"{message}\n{exception}" if exception else message}
+    if exception and event == _LIBRARY:
+        # Told by a library about something that it went on from: one line, and the rest for whoever asks.
+        fields = {"MESSAGE": f"{message}: {exception.splitlines()[-1]}", f"{PREFIX}TRACEBACK": exception}
     fields["PRIORITY"] = str(PRIORITIES.get(level, 6))
     fields[f"{PREFIX}EVENT"] = re.sub(r"[^a-z0-9]+", "_", event.lower()).strip("_")
     return fields | {format_name(key): format_field(value) for key, value in values.items()}
@@ -238,5 +243,5 @@ class _LibraryHandler(logging.Handler):
         with contextlib.suppress(Exception):  # a library's bad format string is no reason to fail
             log = get_logger()
             getattr(log, level)(
-                "library message", logger=record.name, reason=record.getMessage(), exc_info=record.exc_info or None
+                _LIBRARY, logger=record.name, reason=record.getMessage(), exc_info=record.exc_info or None
             )

@@ -199,6 +199,21 @@ def test_libraries_are_heard_from_warnings_on(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "x: warning: library message: logger=asyncio: slow callback\n"
 
 
+def test_traceback_of_a_library_is_a_field_and_not_the_message(
+    monkeypatch: pytest.MonkeyPatch, journald: socket.socket
+) -> None:
+    monkeypatch.setattr(journal, "is_journal", lambda stream: True)
+    monkeypatch.setattr(journal, "JournalSink", lambda: JournalSink(journald.getsockname()))
+    configure("x", "info", {})
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logging.getLogger("asyncio").exception("task failed")
+    fields = decode_fields(journald.recv(10000))
+    assert fields["MESSAGE"] == "library message: logger=asyncio: task failed: ValueError: broken"
+    assert fields["LLAMACTL_TRACEBACK"].startswith("Traceback")
+
+
 def test_journal_is_known_by_its_stream(tmp_path: Path) -> None:
     with open(tmp_path / "f", "w") as file:
         status = os.fstat(file.fileno())
