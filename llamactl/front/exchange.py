@@ -26,7 +26,7 @@ from llamactl.front.headers import (
     format_upstream_head,
 )
 from llamactl.front.leases import Asked, Lease
-from llamactl.front.naming import wants_stream
+from llamactl.front.naming import find_keep_alive, wants_stream
 from llamactl.front.upstream import Upstream
 from llamactl.front.wire import RequestHead, ResponseHead
 
@@ -58,6 +58,7 @@ class Exchange:
         "_front",
         "_head",
         "_keep_alive",
+        "_keep_alive_s",
         "_lease",
         "_looks_only",
         "_mid_event",
@@ -97,6 +98,8 @@ class Exchange:
         self._record = client.record
         self._tail: bytes | None = None
         """The last bytes of an answer that may tell its tokens; None: it does not."""
+        self._keep_alive_s: float | None = None
+        """How long the request wants its model to stay."""
         self._lease: Lease | None = None
         self._upstream: Upstream | None = None
         self._started = False
@@ -114,6 +117,11 @@ class Exchange:
         """An answer that is no stream, where the client has one already."""
 
     def start(self) -> None:
+        try:
+            self._keep_alive_s = find_keep_alive(self._body)
+        except LlamactlError as error:
+            self._finish_with(error)
+            return
         lease = self._front.acquire_lease(self, Asked(self._name, self._autoload, touch=not self._looks_only))
         if lease is not None:
             self.take_lease(lease)
@@ -349,7 +357,10 @@ class Exchange:
     def _release(self) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            self._front.release_lease(lease, touch=not self._looks_only)
+            kept_s = self._keep_alive_s
+            if kept_s is None and self._stream is not None:
+                kept_s = self._stream.scanner.keep_alive_s
+            self._front.release_lease(lease, touch=not self._looks_only, waiter=self, keep_alive_s=kept_s)
 
     def _close_request(self) -> None:
         """Nothing is wanted for this request any more."""

@@ -4,11 +4,12 @@ A lease counts a request from the moment it is granted, not from its first byte:
 lease that looked idle then would be given back under the request. So `acquire` counts at once, and a grant counts
 every request that waited for it before anybody runs. Telling that a model went idle is put off for IDLE_DELAY_S, or a
 client that asks again and again would cost two messages a request; once the supervisor has asked for the lease in
-vain it is told at once. Calls return what became of waiting requests; messages for the supervisor collect in
+vain it is told at once. All requests for a model share one question to the supervisor, so that how many may wait is
+decided here. Calls return what became of waiting requests; messages for the supervisor collect in
 `outbox`.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from llamactl.errors import ErrorCode, LlamactlError
@@ -29,6 +30,9 @@ from llamactl.protocol import (
 )
 
 IDLE_DELAY_S = 0.02
+RETRY_AFTER_S = 5
+SINCE_INTERVAL_S = 1.0
+"""How often a supervisor is told that another request is a lease's oldest."""
 CONTROL_WAIT_S = 10.0
 """How long a request that needs a lease waits for the supervisor to come back."""
 
@@ -44,12 +48,15 @@ class Lease:
         "gone",
         "held_back",
         "in_flight",
+        "keep_alive_s",
         "key",
         "last_used_s",
         "model",
         "recall",
         "socket",
+        "started",
         "told_busy",
+        "told_since_s",
         "wanted",
     )
 
@@ -60,6 +67,12 @@ class Lease:
         self.key = f"{grant.model} {grant.generation}"
         """Names the instance among connections."""
         self.in_flight = 0
+        self.started: dict[Waiter, float] = {}
+        """Requests in flight that are a use of the model, oldest first, and when each began."""
+        self.told_since_s = 0.0
+        """When the supervisor was last told of the oldest."""
+        self.keep_alive_s: float | None = None
+        """What a request has asked for since the supervisor was last told."""
         self.last_used_s = 0.0
         self.told_busy = True
         self.wanted = False
@@ -69,6 +82,10 @@ class Lease:
         self.draining = False
         self.held_back: dict[Waiter, Asked] = {}
         self.gone = False
+
+    def find_oldest_s(self) -> float:
+        """Start of the oldest request in flight; 0 where there is none."""
+        return next(iter(self.started.values()), 0.0)
 
 
 @dataclass(frozen=True)
@@ -123,11 +140,13 @@ class LeaseTable:
         self._sent: dict[int, Pending] = {}
         self._places: dict[Waiter, Pending | Lease] = {}
         self._idle: list[Lease] = []
+        self.max_queue = self.max_queue_total = 0
+        """Requests that may wait for one model, and in all; 0: any number."""
 
     # --- requests ---
 
     def acquire(self, waiter: Waiter, asked: Asked, now_s: float) -> Lease | None:
-        """The lease, with this request counted on it; None: wait for an Outcome."""
+        """The lease, with this request counted on it; None: wait for an Outcome. Raises LlamactlError (queue_full)."""
         lease = self._leases.get(asked.name) or self._aliases.get(asked.name)
         if lease is None:
             self._enqueue(waiter, asked, now_s)
@@ -137,17 +156,23 @@ class LeaseTable:
             self._enqueue(waiter, asked, now_s)
             return None
         if lease.draining:
+            self._check_room(asked, lease)
             lease.held_back[waiter] = asked
             self._places[waiter] = lease
             return None
-        self._count(lease, 1, asked.touch)
+        self._count(lease, (waiter,), asked.touch, now_s)
         return lease
 
-    def release(self, lease: Lease, now_s: float, touch: bool = True) -> list[Outcome]:
-        """A request on this lease has ended. `touch`: as in what it asked."""
+    def release(
+        self, lease: Lease, now_s: float, touch: bool = True, waiter: Waiter = None, keep_alive_s: float | None = None
+    ) -> list[Outcome]:
+        """The request of `waiter` on this lease has ended. `touch`: as in what it asked."""
         lease.in_flight -= 1
         if touch:
             lease.last_used_s = now_s
+            if keep_alive_s is not None:
+                lease.keep_alive_s = keep_alive_s
+        self._end_request(lease, waiter, now_s)
         if lease.in_flight or lease.gone:
             return []
         if lease.draining:
@@ -217,6 +242,7 @@ class LeaseTable:
                     generation=lease.generation,
                     busy=lease.told_busy,
                     last_used_s=lease.last_used_s,
+                    since_s=lease.find_oldest_s(),
                 )
             )
         return tuple(held)
@@ -228,7 +254,7 @@ class LeaseTable:
             busy = lease.in_flight > 0
             if busy and not lease.told_busy:
                 lease.told_busy = True
-                self.outbox.append(BusyNotice(model=lease.model, generation=lease.generation))
+                self._tell_busy(lease, self._lost_s)
             elif lease.told_busy and not busy:
                 self._tell_idle(lease)
         for pending in self._pending.values():
@@ -310,17 +336,53 @@ class LeaseTable:
         lease = self._leases.get(model)
         return lease if lease is not None and lease.generation == generation else None
 
-    def _count(self, lease: Lease, requests: int, touch: bool) -> None:
-        lease.in_flight += requests
+    def _count(self, lease: Lease, waiters: Iterable[Waiter], touch: bool, now_s: float) -> None:
+        for waiter in waiters:
+            lease.in_flight += 1
+            if touch:
+                lease.started[waiter] = now_s
         if touch and not lease.told_busy and self._connected:
-            lease.told_busy = True
-            self.outbox.append(BusyNotice(model=lease.model, generation=lease.generation))
+            self._tell_busy(lease, now_s)
+
+    def _end_request(self, lease: Lease, waiter: Waiter, now_s: float) -> None:
+        """Who is drained for others is decided by how long its oldest request has run: that may be another one now."""
+        if waiter not in lease.started:
+            return
+        was_oldest = next(iter(lease.started)) == waiter
+        del lease.started[waiter]
+        due = now_s - lease.told_since_s >= SINCE_INTERVAL_S
+        if was_oldest and lease.started and due and lease.told_busy and not lease.gone and self._connected:
+            self._tell_busy(lease, now_s)
+
+    def _tell_busy(self, lease: Lease, now_s: float) -> None:
+        lease.told_busy, lease.told_since_s = True, now_s
+        since_s = lease.find_oldest_s()
+        self.outbox.append(BusyNotice(model=lease.model, generation=lease.generation, since_s=since_s))
 
     def _tell_idle(self, lease: Lease) -> None:
         lease.told_busy = lease.wanted = False
-        self.outbox.append(IdleNotice(model=lease.model, generation=lease.generation, last_used_s=lease.last_used_s))
+        notice = IdleNotice(
+            model=lease.model,
+            generation=lease.generation,
+            last_used_s=lease.last_used_s,
+            keep_alive_s=lease.keep_alive_s,
+        )
+        lease.keep_alive_s = None
+        self.outbox.append(notice)
+
+    def _check_room(self, asked: Asked, lease: Lease | None = None) -> None:
+        """Refuse one more who would wait."""
+        if not asked.touch:
+            return
+        waiting = len(lease.held_back) if lease is not None else 0
+        waiting += sum(len(pending.waiters) for other, pending in self._pending.items() if other.name == asked.name)
+        if self.max_queue and waiting >= self.max_queue:
+            raise _make_queue_full(asked.name, waiting, "max_queue")
+        if self.max_queue_total and len(self._places) >= self.max_queue_total:
+            raise _make_queue_full(asked.name, len(self._places), "max_queue_total")
 
     def _enqueue(self, waiter: Waiter, asked: Asked, now_s: float) -> None:
+        self._check_room(asked)
         pending = self._pending.get(asked)
         if pending is None:
             pending = self._pending[asked] = Pending(asked)
@@ -361,7 +423,7 @@ class LeaseTable:
         waiters = pending.waiters if pending else {}
         if pending and pending.asked.name != grant.model:
             self._aliases[pending.asked.name] = lease
-        self._count(lease, len(waiters), touch=True)
+        self._count(lease, waiters, touch=True, now_s=now_s)
         for waiter in waiters:
             del self._places[waiter]
         if not lease.in_flight:
@@ -399,6 +461,7 @@ class LeaseTable:
             returned=returned,
             last_used_s=lease.last_used_s,
             recall=lease.recall,
+            since_s=0.0 if returned else lease.find_oldest_s(),
         )
         self.outbox.append(answer)
 
@@ -424,7 +487,12 @@ class LeaseTable:
         outcomes: list[Outcome] = []
         for waiter, asked in held_back.items():
             del self._places[waiter]
-            if again := self.acquire(waiter, asked, now_s):
+            try:
+                again = self.acquire(waiter, asked, now_s)
+            except LlamactlError as error:
+                outcomes.append(Refused(waiter, error))
+                continue
+            if again is not None:
                 outcomes.append(Granted(waiter, again))
         return outcomes
 
@@ -436,6 +504,16 @@ def parse_failure(failure: Failure) -> LlamactlError:
     except ValueError:
         code = ErrorCode.INTERNAL
     return LlamactlError(code, failure.message, hint=failure.hint, model=failure.model, details=failure.details)
+
+
+def _make_queue_full(name: str, waiting: int, limit: str) -> LlamactlError:
+    return LlamactlError(
+        ErrorCode.QUEUE_FULL,
+        f"cannot queue another request for '{name}': {waiting} are waiting already, `{limit}` is the limit",
+        hint="try again later",
+        model=name,
+        details={"retry_after_s": RETRY_AFTER_S},
+    )
 
 
 def _format_no_supervisor(name: str) -> LlamactlError:

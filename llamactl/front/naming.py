@@ -13,7 +13,7 @@ import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.body import BodyStream
-from llamactl.front.scan import find_delimiter, find_field_value
+from llamactl.front.scan import find_delimiter, find_field_value, parse_keep_alive
 from llamactl.front.wire import RequestHead
 
 _CURE = 'add "model": "NAME" to the JSON body, or ?model=NAME to the URL; GET /v1/models lists the names'
@@ -23,11 +23,16 @@ class _Named(msgspec.Struct):
     model: str | None = None
 
 
+class _Kept(msgspec.Struct):
+    keep_alive: int | float | str | None = None
+
+
 class _Streamed(msgspec.Struct):
     stream: Any = None
 
 
 _decoder = msgspec.json.Decoder(_Named)
+_keep_alive_decoder = msgspec.json.Decoder(_Kept)
 _stream_decoder = msgspec.json.Decoder(_Streamed)
 
 
@@ -50,6 +55,30 @@ def wants_stream(body: bytes) -> bool:
         return b'"stream"' in body and _stream_decoder.decode(body).stream is True
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False
+
+
+def find_keep_alive(body: bytes) -> float | None:
+    """Seconds that a body's `keep_alive` asks for, negative for ever; None: nothing. Raises LlamactlError."""
+    if b'"keep_alive"' not in body:
+        return None
+    try:
+        value = _keep_alive_decoder.decode(body).keep_alive
+    except msgspec.ValidationError as error:
+        if "$.keep_alive" not in str(error):
+            return None
+        raise _refuse_keep_alive("it is neither a number nor a text") from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    if value is None or value == "":
+        return None
+    try:
+        return parse_keep_alive(value)
+    except ValueError as error:
+        raise _refuse_keep_alive(str(error)) from None
+
+
+def _refuse_keep_alive(why: str) -> LlamactlError:
+    return LlamactlError(ErrorCode.INVALID_REQUEST, f'cannot read "keep_alive": {why}', hint='as in 300, "5m", -1 or 0')
 
 
 def find_scanned_model(head: RequestHead, stream: BodyStream) -> str | None:

@@ -6,6 +6,8 @@ say. The first `model` counts here, where a JSON decoder takes the last; a body 
 all the same, and it serves but one model.
 """
 
+import contextlib
+import math
 import re
 from enum import Enum, auto
 
@@ -20,7 +22,10 @@ _STRING_REST = re.compile(rb"(?:[^\"\\]++|\\.)*+", re.DOTALL)
 _NESTED_REST = re.compile(rb"[^\"{}\[\]]*+")
 _SCALAR_REST = re.compile(rb"[^,}\]\s]*+")
 _SPACE = re.compile(rb"[ \t\r\n]*+")
-_WANTED = ("model", "stream")
+_WANTED = ("model", "stream", "keep_alive")
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+MAX_KEEP_ALIVE_S = 10 * 365 * 86400.0
 
 
 class _At(Enum):
@@ -37,14 +42,15 @@ class _At(Enum):
 
 
 class JsonScanner:
-    """Finds the top-level `model` and `stream` of a JSON object."""
+    """Finds the top-level `model`, `stream` and `keep_alive` of a JSON object."""
 
-    __slots__ = ("_at", "_depth", "_escaped", "_key", "_text", "is_object", "model", "stream")
+    __slots__ = ("_at", "_depth", "_escaped", "_key", "_text", "is_object", "keep_alive_s", "model", "stream")
 
     def __init__(self) -> None:
         self.model: object = None
         """The value as JSON has it, where it is a scalar; None: not found yet, or null."""
         self.stream = False
+        self.keep_alive_s: float | None = None
         self.is_object = True
         """False: the body is something else."""
         self._at = _At.START
@@ -174,6 +180,9 @@ class JsonScanner:
     def _take_value(self, value: object) -> None:
         if self._key == "stream":
             self.stream = value is True
+        elif self._key == "keep_alive":
+            with contextlib.suppress(ValueError):  # the body is on its way already
+                self.keep_alive_s = parse_keep_alive(value)
         elif self.model is None:
             self.model = value
 
@@ -184,6 +193,31 @@ class JsonScanner:
         if not isinstance(self.model, str):
             raise LlamactlError(ErrorCode.INVALID_REQUEST, 'cannot route request: "model" is not a string')
         return self.model
+
+
+def parse_keep_alive(value: object) -> float:
+    """Seconds of a `keep_alive` as Ollama has it: a number of seconds, or a duration as Go writes it ("5m", "1h30m",
+    "-1m"); negative: for ever. A text that is a number counts as seconds. Raises ValueError.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        rest = text.lstrip("+-")
+        sign = -1.0 if text.startswith("-") else 1.0
+        parts = _DURATION.findall(rest)
+        if parts and "".join(number + unit for number, unit in parts) == rest:
+            seconds = sign * sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+        else:
+            try:
+                seconds = float(text)
+            except ValueError:
+                raise ValueError(f"{value!r} is no duration") from None
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        raise ValueError("it is neither a number nor a text")
+    if math.isnan(seconds):
+        raise ValueError(f"{value!r} is no duration")
+    return -1.0 if seconds < 0 or seconds > MAX_KEEP_ALIVE_S else seconds
 
 
 def _decode(text: bytes) -> object:
@@ -200,6 +234,7 @@ class FormScanner:
     __slots__ = ("_buffer", "_delimiter", "_in_part", "done", "model")
 
     stream = False
+    keep_alive_s = None
     is_object = True
 
     def __init__(self, content_type: bytes) -> None:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from llamactl.errors import LlamactlError
 from llamactl.front.access import AccessLog, RequestRecord, choose_request_id
 from llamactl.front.client import ClientConnection
 from llamactl.front.control import Control
@@ -164,6 +165,7 @@ class Front:
     def _take_settings(self, settings: FrontSettings) -> None:
         if settings != self.settings:
             self.settings = settings
+            self.leases.max_queue, self.leases.max_queue_total = settings.max_queue, settings.max_queue_total
             self.unknown_names.clear()
             self.guard = Guard(settings)
             self.access = AccessLog(self.log, settings.access_log)
@@ -172,15 +174,19 @@ class Front:
 
     def acquire_lease(self, waiter: Any, asked: Asked) -> Lease | None:
         """As LeaseTable.acquire; what the waiter waits for comes by its take_lease or take_refusal."""
-        lease = self.leases.acquire(waiter, asked, time.monotonic())
+        try:
+            lease = self.leases.acquire(waiter, asked, time.monotonic())
+        except LlamactlError as error:
+            waiter.take_refusal(error)
+            lease = None
         if self.leases.outbox:
             self._flush()
         if lease is None and not self.leases.connected:
             self._arm_deadline()
         return lease
 
-    def release_lease(self, lease: Lease, touch: bool) -> None:
-        outcomes = self.leases.release(lease, time.monotonic(), touch)
+    def release_lease(self, lease: Lease, touch: bool, waiter: Any = None, keep_alive_s: float | None = None) -> None:
+        outcomes = self.leases.release(lease, time.monotonic(), touch, waiter, keep_alive_s)
         if self.leases.outbox:
             self._flush()
         if outcomes:
