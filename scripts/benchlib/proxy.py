@@ -2,10 +2,12 @@
 
 Both proxy the same POST to the same static responder on a Unix socket (an nginx of its own), with one worker each, on
 loopback TCP because that is what wrk speaks. Rounds alternate between the two, so that a busy machine hurts both; the
-figures are medians. Added latency is the median through the proxy minus the median straight to the responder.
+figures are medians. Added latency is the median through the proxy minus the median straight to the responder. With
+--router, llama-server's router proxies POST /tokenize to its own child, the cheapest thing that it passes on.
 """
 
 import contextlib
+import http.client
 import os
 import re
 import socket
@@ -13,9 +15,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchlib import flows
 from benchlib.report import BenchError, Result, need_programs
 
 ROUNDS = 5
@@ -26,7 +31,7 @@ RESPONDER = """\
 daemon on; user root; pid {directory}/responder.pid; error_log {directory}/responder.log; worker_processes 1;
 events {{ worker_connections 512; }}
 http {{
-    access_log off; keepalive_requests 1000000000;
+    access_log off; keepalive_requests 1000000000; client_max_body_size 0; client_body_temp_path {directory}/body;
     server {{
         listen unix:{directory}/upstream.sock;
         listen 127.0.0.1:{direct} reuseport;
@@ -35,18 +40,25 @@ http {{
 }}
 """
 
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="tcp")
+os.execv(sys.executable, [sys.executable, "-m", "llamactl.front"])
+"""
+
 YARDSTICK = """\
 daemon on; user root; pid {directory}/yardstick.pid; error_log {directory}/yardstick.log; worker_processes 1;
 events {{ worker_connections 512; }}
 http {{
-    access_log off; keepalive_requests 1000000000;
+    access_log {nginx_log}; keepalive_requests 1000000000; client_max_body_size 0;
     client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
     upstream responder {{ server unix:{directory}/upstream.sock; keepalive 64; keepalive_requests 1000000000; }}
     server {{
         listen 127.0.0.1:{nginx};
         location / {{
             proxy_pass http://responder; proxy_http_version 1.1;
-            proxy_set_header Connection ""; proxy_buffering off;
+            proxy_set_header Connection ""; proxy_buffering off; proxy_request_buffering off;
         }}
     }}
 }}
@@ -63,17 +75,122 @@ end
 """
 
 
-def measure() -> list[Result]:
-    """Requests per second and added latency, at one connection and at 16. Raises BenchError."""
+def measure(router: Path | None = None, model: Path | None = None) -> list[Result]:
+    """Every figure. Raises BenchError."""
     need_programs("nginx", "wrk")
+    with open_ways() as ways:
+        results = [result for count in CONNECTIONS for result in compare(ways.directory, ways.ports, count)]
+        rate = next(result.value for result in results if result.name == "front, requests, 16 connections")
+        if router is not None and model is not None:
+            results.append(compare_router(ways, router, model, rate))
+        results += [measure_added_latency(ways, rate), measure_idle(ways)]
+    with open_ways(upstream=[sys.executable, "-m", "benchlib.flows"]) as ways:
+        results += [measure_streams(ways), measure_body(ways)]
+    with open_ways(access_log="info") as ways:
+        logged = compare(ways.directory, ways.ports, 16)
+    results += [replace(result, name=f"{result.name}, access log on") for result in logged[:2]]
+    return results
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The ways to the responder: ports by name, and the front's process."""
+
+    directory: Path
+    ports: dict[str, int]
+    front_pid: int
+
+
+@contextlib.contextmanager
+def open_ways(access_log: str = "off", upstream: list[str] | None = None) -> Iterator[Ways]:
+    """The responder (or another upstream: a command that gets its socket's path), and both proxies before it."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
         directory = Path(name)
+        directory.chmod(0o755)
         ports = choose_ports()
         (directory / "post.lua").write_text(SCRIPT)
-        for part, text in (("responder", RESPONDER), ("yardstick", YARDSTICK)):
-            running.enter_context(run_nginx(directory, part, text.format(directory=directory, **ports)))
-        running.enter_context(run_front(directory, ports["front"]))
-        return [result for count in CONNECTIONS for result in compare(directory, ports, count)]
+        nginx_log = "off" if access_log == "off" else directory / "access.log"
+        parts = [("yardstick", YARDSTICK)] if upstream else [("responder", RESPONDER), ("yardstick", YARDSTICK)]
+        if upstream:
+            running.enter_context(run_ready([*upstream, str(directory / "upstream.sock")]))
+        for part, text in parts:
+            config = text.format(directory=directory, nginx_log=nginx_log, **ports)
+            running.enter_context(run_nginx(directory, part, config))
+        pid = running.enter_context(run_front(directory, ports["front"], access_log))
+        yield Ways(directory, ports, pid)
+
+
+def measure_added_latency(ways: Ways, rate: float) -> Result:
+    """At half the highest rate: the 99th percentile through the front minus the one straight to the responder."""
+    added = []
+    for _ in range(ROUNDS):
+        p99 = {
+            name: flows.find_percentile(flows.measure_latencies(ways.ports[name], rate / 2, ROUND_S), 99)
+            for name in ("direct", "front")
+        }
+        added.append(p99["front"] - p99["direct"])
+    return Result("proxy", "front, added latency p99 at half its rate", statistics.median(added) * 1e6, "us")
+
+
+def measure_body(ways: Ways) -> Result:
+    rates: dict[str, list[float]] = {"front": [], "nginx": []}
+    for _ in range(ROUNDS):
+        for name, values in rates.items():
+            values += flows.measure_body(ways.ports[name], 3)
+    front, nginx = (statistics.median(values) for values in rates.values())
+    return Result("proxy", "front, bodies of 20 MiB", front / (1 << 20), "MiB/s", front / nginx, "nginx")
+
+
+def measure_idle(ways: Ways) -> Result:
+    used = flows.measure_idle(ways.ports["front"], ways.front_pid)
+    return Result("proxy", f"front, memory with {flows.IDLE} idle connections", used / (1 << 20), "MiB")
+
+
+def measure_streams(ways: Ways) -> Result:
+    spent = flows.measure_streams(ways.ports["front"], ways.front_pid, 2.0 * ROUND_S)
+    return Result(
+        "proxy", f"front, CPU per chunk, {flows.STREAMS} streams of {flows.CHUNKS_PER_S} chunks/s", spent, "us"
+    )
+
+
+def compare_router(ways: Ways, router: Path, model: Path, front_rate: float) -> Result:
+    """llama-server's router at 16 connections, in this run."""
+    models = ways.directory / "models"
+    models.mkdir()
+    (models / "m.gguf").symlink_to(model.resolve())
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+    log = (ways.directory / "router.log").open("w")
+    command = [str(router), "--models-dir", str(models), "--host", "127.0.0.1", "--port", str(port), "-c", "512"]
+    process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        (ways.directory / "tokenize.lua").write_text(SCRIPT.replace('"messages"', '"content": "hello", "messages"'))
+        wait_for_model(port, process)
+        rate, _ = run_wrk(ways.directory, port, 16, ROUND_S, "tokenize.lua", "/tokenize")
+    finally:
+        process.terminate()
+        process.wait(30)
+        log.close()
+    return Result("proxy", "llama-server's router, requests, 16 connections", rate, "1/s", rate / front_rate, "front")
+
+
+def wait_for_model(port: int, process: "subprocess.Popen[bytes]") -> None:
+    """Return when the router has loaded `m`. Its first answer waits for that; its port is there only later."""
+    body = b'{"model": "m", "content": "hello"}'
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s and process.poll() is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        try:
+            connection.request("POST", "/tokenize", body, {"Content-Type": "application/json"})
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            pass
+        finally:
+            connection.close()
+        time.sleep(0.2)
+    raise BenchError("cannot measure llama-server's router: it does not answer")
 
 
 def compare(directory: Path, ports: dict[str, int], connections: int) -> list[Result]:
@@ -125,8 +242,8 @@ def run_nginx(directory: Path, name: str, config: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def run_front(directory: Path, port: int) -> Iterator[None]:
-    """The front with a listening socket handed over as systemd does it, and a granter for its supervisor."""
+def run_front(directory: Path, port: int, access_log: str = "off") -> Iterator[int]:
+    """The front with a listening socket handed over as systemd does it, and a granter for its supervisor. Its pid."""
     control = directory / "control"
     control.mkdir()
     environment = {
@@ -134,40 +251,47 @@ def run_front(directory: Path, port: int) -> Iterator[None]:
         "LLAMACTL_RUNTIME_DIR": str(directory),
         "PYTHONPATH": str(Path(__file__).parent.parent),
     }
-    granter = subprocess.Popen(
-        [sys.executable, "-m", "benchlib.granter", str(control / "control.sock"), str(directory / "upstream.sock")],
-        stdout=subprocess.PIPE,
-        env=environment,
-    )
-    assert granter.stdout is not None
-    if granter.stdout.readline() != b"ready\n":
-        raise BenchError("cannot start the granter")
+    paths = [str(control / "control.sock"), str(directory / "upstream.sock")]
+    granter = run_ready([sys.executable, "-m", "benchlib.granter", *paths, access_log], environment)
+    granter.__enter__()
     with socket.create_server(("127.0.0.1", port), backlog=4096) as listener, open(directory / "front.log", "w") as log:
-        # Descriptor 3 and the pid are systemd's convention, sd_listen_fds(3); the shell's pid becomes the front's.
-        command = (
-            f'exec env LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=tcp "$0" -m llamactl.front 3<&{listener.fileno()}'
-        )
+        # Descriptor 3 and the pid are how systemd does it, sd_listen_fds(3).
         front = subprocess.Popen(
-            ["sh", "-c", command, sys.executable],
+            [sys.executable, "-c", ACTIVATE, str(listener.fileno())],
             env=environment,
             pass_fds=[listener.fileno()],
             cwd=directory,
             stderr=log,
         )
     try:
+        yield front.pid
+    finally:
+        front.terminate()
+        front.wait(30)
+        granter.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def run_ready(command: list[str], environment: dict[str, str] | None = None) -> Iterator[None]:
+    """A process that prints "ready" when it is."""
+    environment = environment or {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline() != b"ready\n":
+            raise BenchError(f"cannot start {command[-2]}")
         yield
     finally:
-        for process in (front, granter):
-            process.terminate()
-            process.wait(30)
+        process.terminate()
+        process.wait(30)
 
 
-def run_wrk(directory: Path, port: int, connections: int, seconds: int) -> tuple[float, float]:
+def run_wrk(
+    directory: Path, port: int, connections: int, seconds: int, script: str = "post.lua", path: str = "/v1/completions"
+) -> tuple[float, float]:
     """Requests per second and median latency in microseconds. Raises BenchError when a request failed."""
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(directory / "post.lua")]
-    done = subprocess.run(
-        [*command, f"http://127.0.0.1:{port}/v1/completions"], capture_output=True, text=True, check=False
-    )
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(directory / script)]
+    done = subprocess.run([*command, f"http://127.0.0.1:{port}{path}"], capture_output=True, text=True, check=False)
     match = re.search(r"^RESULT (\d+) (\d+) (\d+) (\d+)$", done.stdout, re.MULTILINE)
     if match is None:
         raise BenchError(f"cannot use wrk: {done.stderr or done.stdout}")
