@@ -40,6 +40,8 @@ from llamactl.instance.text import TextStream
 
 _DECODED, _NO_ROOM = 0, 1
 _INVALID_BATCH = -1
+_MIN_COPIED = 16
+"""Fewer tokens are decoded as fast as they are copied."""
 
 
 @dataclass(eq=False)
@@ -160,9 +162,10 @@ class Generator:
             sequence.chain.close()
 
     def _admit(self) -> None:
-        """Waiting requests into free slots, strictly in order of arrival."""
-        while self._waiting:
-            sequence = self._waiting[0]
+        """Waiting requests into free slots, strictly in order of arrival. Only choices of a prompt that is under way
+        let others pass: they take it over when it is decoded.
+        """
+        while (sequence := self._find_next()) is not None:
             if self._running and sequence.waits_for_end == self._n_ended:
                 return
             reserved = sum(len(running.tokens) for running in self._running)
@@ -171,8 +174,18 @@ class Generator:
             slot = choose_slot(self.slots, sequence.tokens)
             if slot is None:
                 return
-            self._waiting.popleft()
+            self._waiting.remove(sequence)
             self._enter(sequence, slot)
+
+    def _find_next(self) -> Sequence | None:
+        return next((sequence for sequence in self._waiting if not self._is_underway(sequence)), None)
+
+    def _is_underway(self, sequence: Sequence) -> bool:
+        """Whether another choice of the same request is about to have its prompt in memory."""
+        if not self.traits.prefix_is_cuttable or not sequence.request.cache_prompt:
+            return False
+        prompt = sequence.request.prompt
+        return any(running.n_pending > 1 and running.request.prompt is prompt for running in self._running)
 
     def _enter(self, sequence: Sequence, slot: Slot) -> None:
         slot.busy = True
@@ -182,11 +195,28 @@ class Generator:
             n_common = 0
         if not self._cut(slot, n_common):
             n_common = 0
+        n_common = self._copy_prefix(sequence, slot, n_common)
         sequence.slot, sequence.n_past = slot, n_common
         if not sequence.started_s:
             sequence.started_s = time.monotonic()
             sequence.n_cached = n_common
         self._running.append(sequence)
+
+    def _copy_prefix(self, sequence: Sequence, slot: Slot, n_common: int) -> int:
+        """Takes over what a running sequence holds of the same beginning, where that is more than the slot does. Both
+        share the cells, which are counted twice here: that errs on the safe side. Returns what the slot holds now.
+        """
+        if not self.traits.prefix_is_cuttable or not sequence.request.cache_prompt:
+            return n_common
+        for donor in self._running:
+            assert donor.slot is not None
+            length = min(count_common_prefix(donor.slot.tokens, sequence.tokens), len(sequence.tokens) - 1)
+            if length >= n_common + _MIN_COPIED:
+                self._cut(slot, 0)
+                llama.llama_memory_seq_cp(self._memory, donor.slot.id, slot.id, 0, length)
+                slot.tokens = donor.slot.tokens[:length]
+                n_common = length
+        return n_common
 
     def _can_keep(self, slot: Slot, n_common: int) -> bool:
         """Whether the memory of the first `n_common` tokens is whole: models with a sliding window have forgotten the

@@ -44,6 +44,7 @@ def record(context: Any) -> Iterator[Tape]:
     """Everything that is decoded in `context` meanwhile."""
     tape = Tape()
     decode, remove, clear = llama.llama_decode, llama.llama_memory_seq_rm, llama.llama_memory_clear
+    copy = llama.llama_memory_seq_cp
 
     def record_decode(target: Any, batch: Any) -> int:
         result = int(decode(target, batch))
@@ -62,10 +63,15 @@ def record(context: Any) -> Iterator[Tape]:
         tape.events.append(lambda other: clear(other, *arguments))
         clear(memory, *arguments)
 
+    def record_copy(memory: Any, *arguments: Any) -> None:
+        tape.events.append(lambda other: copy(other, *arguments))
+        copy(memory, *arguments)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llama, "llama_decode", record_decode)
         patch.setattr(llama, "llama_memory_seq_rm", record_remove)
         patch.setattr(llama, "llama_memory_clear", record_clear)
+        patch.setattr(llama, "llama_memory_seq_cp", record_copy)
         yield tape
 
 

@@ -352,3 +352,35 @@ def test_decodes_that_fail_twice_in_a_row_break_the_engine(bench: Bench, monkeyp
     bench.submit(PROMPTS[0])
     with pytest.raises(EngineBroken, match="no memory for computing"):
         bench.step()
+
+
+def test_choices_of_one_prompt_decode_it_once(bench: Bench, loaded: Loaded) -> None:
+    prompt = bench.vocabulary.tokenize_prompt("a prompt of some length, for several choices")
+    before = bench.generator.stats.n_prompt
+    jobs = [bench.submit(prompt, n=12) for _ in range(4)]
+    bench.run()
+    assert bench.generator.stats.n_prompt - before == len(prompt) + 3
+    expected = decode_alone(loaded, "a prompt of some length, for several choices", 12)
+    assert [bench.results[job].text for job in jobs] == [expected] * 4
+
+
+def test_choices_wait_for_no_prompt_that_was_cancelled(bench: Bench, loaded: Loaded) -> None:
+    text = "x" * 150
+    prompt = bench.vocabulary.tokenize_prompt(text)
+    first, second = bench.submit(prompt, n=8), bench.submit(prompt, n=8)
+    bench.step()
+    first.cancelled = True
+    bench.run()
+    assert bench.results[second].text == decode_alone(loaded, text, 8)
+
+
+def test_running_prompt_lends_its_beginning_to_another_request(bench: Bench, loaded: Loaded) -> None:
+    shared = "a long beginning that both of them share, "
+    bench.submit(shared + "one", n=30)
+    bench.step(3)
+    other = bench.submit(shared + "two", n=10)
+    bench.run()
+    finish = bench.results[other].finish
+    assert finish is not None
+    assert finish.n_cached >= 30
+    assert bench.results[other].text == decode_alone(loaded, shared + "two", 10)
