@@ -13,3 +13,8 @@ class Activity:
 
     n_busy: int = 0
     is_refusing: bool = False
+    is_asleep: bool = False
+
+    def describe(self) -> str:
+        """Why new requests are refused."""
+        return "asleep" if self.is_asleep else "stopping"

@@ -100,7 +100,7 @@ class Api:
                 await app(scope, receive, send)
                 return
             if activity.is_refusing:
-                await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, "the instance is stopping"))
+                await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, f"the instance is {activity.describe()}"))
                 return
             activity.n_busy += 1
             try:

@@ -23,6 +23,7 @@ from typing import Any
 DISTRIBUTION = "llama-cpp-python"
 RPC_TIMEOUT_S = 5.0
 RPC_ANSWER_S = 2.0
+_rpc_servers: set[str] = set()
 
 # Where ggml aborts it would start a debugger on this process to print a backtrace: slow, and nothing for a sandboxed
 # unit.
@@ -222,6 +223,7 @@ def register_rpc_servers(servers: tuple[str, ...]) -> None:
     """Adds the devices behind llama.cpp RPC servers ("host:port"). Before llama_backend_init. Raises OSError where
     this build has no RPC, or a server cannot be used.
     """
+    servers = tuple(server for server in servers if server not in _rpc_servers)  # a model that wakes has them already
     if not servers:
         return
     extra = load_extra()
@@ -233,6 +235,7 @@ def register_rpc_servers(servers: tuple[str, ...]) -> None:
         if not registry:
             raise OSError(f"cannot use RPC server {server!r}: no answer")
         extra.ggml.ggml_backend_register(registry)
+        _rpc_servers.add(server)
 
 
 def probe_rpc_server(server: str) -> None:

@@ -3,18 +3,25 @@ supervisor that may come and go.
 
 The socket is bound before the model loads, so that importing the server overlaps with loading. Ending: an order to
 stop is refused while requests run (`if_idle`); after an accepted one, and on SIGTERM, no new request is taken,
-running streams end with an error event, and the process exits 0. The watchdog is fed while the engine is idle or its
+running streams end with an error event, and the process exits 0. Asleep, it holds neither model nor context and refuses
+requests; only an order wakes it, and then it loads as at its start. The watchdog is fed while the engine is idle or its
 running step is not older than such a step may be.
 """
 
 import asyncio
 import contextlib
+import ctypes
+import gc
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from llamactl.errors import LlamactlError
 from llamactl.instance.activity import Activity
@@ -59,6 +66,10 @@ class Instance:
         self._activity = Activity()
         self._api: Api | None = None
         self._stopping = asyncio.Event()
+        self._wanted_asleep = False
+        self._ordered = asyncio.Event()
+        """Something is wanted that may not be so yet: an end, sleep, or being awake."""
+        self._progress_s = time.monotonic()
         self._status = EXIT_DONE
         self._engine: Engine | None = None
         self._loaded: Loaded | None = None
@@ -91,9 +102,10 @@ class Instance:
         async with _serve_http(listener, self._api.build_app()):
             if await self._wait_for_load(loading):
                 feeding = asyncio.ensure_future(self._feed_watchdog())
-                await self._stopping.wait()
+                if await self._live():
+                    feeding.cancel()
+                    await self._end()
                 feeding.cancel()
-                await self._end()
         self._environment.socket.unlink(missing_ok=True)
         await self._link.close()
         return self._status
@@ -101,6 +113,7 @@ class Instance:
     # --- loading ----------------------------------------------------------------------------------
 
     def _report_stage(self, stage: str) -> None:
+        self._progress_s = time.monotonic()
         self._notifier.extend_timeout(self._environment.load_stall_s)
         if stage == "warmup":
             asyncio.run_coroutine_threadsafe(self._announce_warm_up(), self._loop).result()
@@ -117,6 +130,7 @@ class Instance:
         stopping.cancel()
 
     def _report_progress(self, fraction: float) -> None:
+        self._progress_s = time.monotonic()
         self._notifier.extend_timeout(self._environment.load_stall_s)
         self._notifier.status(f"loading {fraction:.0%}")
         self._loop.call_soon_threadsafe(lambda: self._link.send(ChildState.LOADING, stage="model", progress=fraction))
@@ -139,6 +153,7 @@ class Instance:
             return False
         assert self._api is not None
         self._api.service = service
+        self._activity.is_refusing, self._activity.is_asleep = self._stopping.is_set(), False
         self._link.send(ChildState.READY, effective=loaded.effective, facts=loaded.facts)
         self._notifier.ready()
         self._notifier.status(f"{self._environment.model}: {service.n_ctx} tokens of context")
@@ -189,6 +204,48 @@ class Instance:
             rerank_template=loaded.model.read_meta("tokenizer.chat_template.rerank"),
         )
 
+    # --- sleeping ---------------------------------------------------------------------------------
+
+    async def _live(self) -> bool:
+        """Serve, sleep and wake until the end is wanted. False: a load has failed meanwhile, and all is said."""
+        while not self._stopping.is_set():
+            await self._ordered.wait()
+            self._ordered.clear()
+            if self._stopping.is_set():
+                break
+            if self._wanted_asleep and self._engine is not None:
+                await self._fall_asleep()
+            if not self._wanted_asleep and self._engine is None and not await self._wake_up():
+                return False
+        return True
+
+    async def _fall_asleep(self) -> None:
+        """Free all that llama.cpp holds. No request runs, and none is taken."""
+        loaded, engine = self._loaded, self._engine
+        assert self._api is not None
+        assert loaded is not None
+        assert engine is not None
+        self._api.service = None
+        await asyncio.to_thread(engine.close)
+        self._engine = self._loaded = None
+        await asyncio.to_thread(_free, loaded)
+        rows = tuple(
+            msgspec.structs.replace(row, model=0, context=0, compute=0, total=None, free=None)
+            for row in loaded.effective.devices
+        )
+        residue = msgspec.structs.replace(loaded.effective, devices=rows)
+        self._link.send(ChildState.SLEEPING, effective=residue, facts=loaded.facts)
+        self._notifier.status("asleep")
+        log.info("model freed", reason="idle")
+
+    async def _wake_up(self) -> bool:
+        """Load again, as at the start of the process."""
+        self._progress_s = time.monotonic()
+        self._link.send(ChildState.LOADING, stage="starting")
+        self._load = EarlyLoad(self._environment)
+        self._load.attach(self._report_stage, self._report_progress)
+        return await self._wait_for_load(asyncio.ensure_future(asyncio.to_thread(self._load.wait)))
+
     # --- serving and ending -----------------------------------------------------------------------
 
     async def _feed_watchdog(self) -> None:
@@ -196,20 +253,45 @@ class Instance:
         if not interval_s:
             return
         while True:
-            if self._engine is not None and self._engine.since_progress_s() < self._acquire_patience_s():
+            if self._is_alive():
                 self._notifier.watchdog()
             await asyncio.sleep(interval_s / 2)
+
+    def _is_alive(self) -> bool:
+        """Asleep it always is; while it wakes, as long as the load goes on; else as long as steps end."""
+        if self._engine is not None:
+            return self._engine.since_progress_s() < self._acquire_patience_s()
+        return self._wanted_asleep or time.monotonic() - self._progress_s < self._environment.load_stall_s
 
     def _acquire_patience_s(self) -> float:
         assert self._engine is not None
         return HANG_S + HANG_PER_TOKEN_S * self._engine.count_step_tokens()
 
     def _handle_order(self, order: Order) -> tuple[AnswerResult, str]:
-        if order.order is not OrderKind.STOP:
+        if order.order is OrderKind.WAKE:
+            return self._handle_wake(order)
+        if order.order not in (OrderKind.STOP, OrderKind.SLEEP):
             return AnswerResult.UNSUPPORTED, f"this instance cannot {order.order}"
         if order.if_idle and self._activity.n_busy:
             return AnswerResult.BUSY, f"{self._activity.n_busy} requests are in flight"
-        self._stop()
+        if order.order is OrderKind.STOP:
+            self._stop()
+        elif self._wanted_asleep or self._stopping.is_set():
+            pass  # it is under way already
+        elif self._activity.n_busy or self._engine is None:
+            return AnswerResult.BUSY, "it is loading, or serves a request"
+        else:
+            self._activity.is_refusing = self._activity.is_asleep = self._wanted_asleep = True
+            self._ordered.set()
+        return AnswerResult.OK, ""
+
+    def _handle_wake(self, order: Order) -> tuple[AnswerResult, str]:
+        if self._wanted_asleep:
+            self._environment = replace(
+                self._environment, margins_bytes=order.margins_bytes, host_room_bytes=order.host_room_bytes
+            )
+            self._wanted_asleep = False
+            self._ordered.set()
         return AnswerResult.OK, ""
 
     def _handle_broken(self, reason: str) -> None:
@@ -222,13 +304,26 @@ class Instance:
         self._load.cancel()
         self._activity.is_refusing = True
         self._stopping.set()
+        self._ordered.set()
 
     async def _end(self) -> None:
         self._notifier.stopping()
-        assert self._engine is not None
-        await asyncio.to_thread(self._engine.close, ENGINE_CLOSE_S)
+        if self._engine is not None:
+            await asyncio.to_thread(self._engine.close, ENGINE_CLOSE_S)
         if self._status == EXIT_DONE:
             await self._link.deliver(ChildState.STOPPING, timeout_s=1.0)
+
+
+def _free(loaded: "Loaded") -> None:
+    """The context before its model; then the heap's free pages go back to the kernel."""
+    from llamactl.instance.bindings import llama
+
+    llama.llama_free(loaded.context)
+    loaded.model.close()
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl does not need it
+    if trim is not None:
+        trim(0)
 
 
 def _import_server() -> None:

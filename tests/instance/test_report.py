@@ -165,11 +165,55 @@ def test_idle_instance_stops_on_order_and_exits_zero(tiny: Path, tmp_path: Path)
         assert child.wait() == 0, child.errors
 
 
-def test_sleep_and_wake_are_not_supported(instance: Child) -> None:
-    for kind in (OrderKind.SLEEP, OrderKind.WAKE):
-        answer = instance.supervisor.order(kind)
-        assert answer.result is AnswerResult.UNSUPPORTED
-        assert answer.message
+def test_sleep_frees_everything_and_waking_loads_it_again_in_the_same_process(tiny: Path, tmp_path: Path) -> None:
+    with run_child(tmp_path, "serve", make_settings(tiny)) as child:
+        awake = child.supervisor.wait_for("ready")
+        assert child.supervisor.order(OrderKind.SLEEP).result is AnswerResult.OK
+        asleep = child.supervisor.wait_for("sleeping")
+        assert asleep.effective is not None
+        assert [row.used for row in asleep.effective.devices] == [0] * len(asleep.effective.devices)
+        assert [row.name for row in asleep.effective.devices] == [row.name for row in awake.effective.devices]
+        maps = Path(f"/proc/{child.process.pid}/maps").read_text()
+        assert str(tiny) not in maps, "the file is still mapped"
+        assert child.supervisor.order(OrderKind.SLEEP).result is AnswerResult.OK, "it sleeps already"
+        status, body = child.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+        assert status == 503
+        assert "asleep" in body["error"]["message"]
+        assert child.supervisor.order(OrderKind.WAKE, margins_bytes={"": 1 << 20}).result is AnswerResult.OK
+        child.supervisor.wait_for("loading")
+        again = child.supervisor.wait_for("ready")
+        assert again.effective == awake.effective
+        status, body = child.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+        assert status == 200
+
+
+def test_an_instance_that_sleeps_stops_on_order(tiny: Path, tmp_path: Path) -> None:
+    with run_child(tmp_path, "serve", make_settings(tiny)) as child:
+        child.supervisor.wait_for("ready")
+        child.supervisor.order(OrderKind.SLEEP)
+        child.supervisor.wait_for("sleeping")
+        assert child.supervisor.order(OrderKind.STOP).result is AnswerResult.OK
+        child.supervisor.wait_for("stopping")
+        assert child.wait() == 0, child.errors
+
+
+def test_an_awake_instance_is_awake_after_an_order_to_wake(instance: Child) -> None:
+    assert instance.supervisor.order(OrderKind.WAKE).result is AnswerResult.OK
+    status, _ = instance.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+    assert status == 200
+
+
+def test_a_waking_that_fails_ends_the_process_with_its_reason(tiny: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved.gguf"
+    moved.write_bytes(tiny.read_bytes())
+    with run_child(tmp_path, "serve", make_settings(moved)) as child:
+        child.supervisor.wait_for("ready")
+        child.supervisor.order(OrderKind.SLEEP)
+        child.supervisor.wait_for("sleeping")
+        moved.unlink()
+        child.supervisor.order(OrderKind.WAKE)
+        assert child.supervisor.wait_for("failed").error
+        assert child.wait() == 1
 
 
 def test_measurement_is_repeated_until_it_is_taken(tiny: Path, tmp_path: Path) -> None:
