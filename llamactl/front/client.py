@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from llamactl.front.service import Front
 
 MAX_AHEAD_BYTES = 64 * 1024
+MAX_PIECES = 64
 LINGER_S = 2.0
 DRAIN_IDLE_S = 10.0
 """How long a process that has been replaced keeps a connection for its client's next request."""
@@ -220,6 +221,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._add_to_stream(piece)
         else:
             self._body.append(piece)
+            if len(self._body) == MAX_PIECES:  # a body that comes byte by byte would take forty times its size
+                self._body = [b"".join(self._body)]
             if self._body_bytes > HELD_BYTES:
                 self._open_stream()
 

@@ -82,7 +82,7 @@ def measure(router: Path | None = None, model: Path | None = None) -> list[Resul
         results = [result for count in CONNECTIONS for result in compare(ways.directory, ways.ports, count)]
         rate = next(result.value for result in results if result.name == "front, requests, 16 connections")
         if router is not None and model is not None:
-            results.append(compare_router(ways, router, model, rate))
+            results.append(compare_router(ways, router, model))
         results += [measure_added_latency(ways, rate), measure_idle(ways)]
     with open_ways(upstream=[sys.executable, "-m", "benchlib.flows"]) as ways:
         results += [measure_streams(ways), measure_body(ways)]
@@ -153,7 +153,7 @@ def measure_streams(ways: Ways) -> Result:
     )
 
 
-def compare_router(ways: Ways, router: Path, model: Path, front_rate: float) -> Result:
+def compare_router(ways: Ways, router: Path, model: Path) -> Result:
     """llama-server's router at 16 connections, in this run."""
     models = ways.directory / "models"
     models.mkdir()
@@ -167,11 +167,18 @@ def compare_router(ways: Ways, router: Path, model: Path, front_rate: float) -> 
     try:
         (ways.directory / "tokenize.lua").write_text(SCRIPT.replace('"messages"', '"content": "hello", "messages"'))
         wait_for_model(port, process)
-        rate, _ = run_wrk(ways.directory, port, 16, ROUND_S, "tokenize.lua", "/tokenize")
+        rounds = [
+            (
+                run_wrk(ways.directory, port, 16, ROUND_S, "tokenize.lua", "/tokenize")[0],
+                run_wrk(ways.directory, ways.ports["front"], 16, ROUND_S)[0],
+            )
+            for _ in range(ROUNDS)
+        ]
     finally:
         process.terminate()
         process.wait(30)
         log.close()
+    rate, front_rate = (statistics.median(rates) for rates in zip(*rounds, strict=True))
     return Result("proxy", "llama-server's router, requests, 16 connections", rate, "1/s", rate / front_rate, "front")
 
 

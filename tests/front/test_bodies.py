@@ -248,6 +248,24 @@ def test_large_body_that_names_no_model_is_refused(stage: Any, body: bytes, mess
     stage(scenario)
 
 
+def test_body_that_comes_byte_by_byte_takes_no_more_than_its_size(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        client = await world.connect()
+        raw = format_post(CHAT, b'{"model":"a"}' + b" " * 1000)
+        (connection,) = world.front.clients
+        client.writer.write(raw[:100])
+        while connection._head is None:
+            await asyncio.sleep(0)
+        for _ in range(300):
+            before = connection._body_bytes
+            client.writer.write(b" ")
+            while connection._body_bytes == before:
+                await asyncio.sleep(0)
+            assert len(connection._body) <= 64
+
+    stage(scenario)
+
+
 def test_large_form_is_routed_by_its_field(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         bodies: list[bytes] = []
