@@ -72,7 +72,7 @@ _MODEL_PREFIX = b"/v1/models/"
 _READ = (b"GET", b"HEAD")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: that costs a microsecond for each request
 class _Request:
     front: "Front"
     client: "ClientConnection"

@@ -79,26 +79,26 @@ def measure(router: Path | None = None, model: Path | None = None) -> list[Resul
     """Every figure. Raises BenchError."""
     need_programs("nginx", "wrk")
     with open_ways() as ways:
-        results = [result for count in CONNECTIONS for result in compare(ways.directory, ways.ports, count)]
+        results = [result for count in CONNECTIONS for result in compare(ways, count)]
         rate = next(result.value for result in results if result.name == "front, requests, 16 connections")
         if router is not None and model is not None:
-            results.append(compare_router(ways, router, model))
+            results += compare_router(ways, router, model)
         results += [measure_added_latency(ways, rate), measure_idle(ways)]
     with open_ways(upstream=[sys.executable, "-m", "benchlib.flows"]) as ways:
         results += [measure_streams(ways), measure_body(ways)]
     with open_ways(access_log="info") as ways:
-        logged = compare(ways.directory, ways.ports, 16)
+        logged = compare(ways, 16)
     results += [replace(result, name=f"{result.name}, access log on") for result in logged[:2]]
     return results
 
 
 @dataclass(frozen=True)
 class Ways:
-    """The ways to the responder: ports by name, and the front's process."""
+    """The ways to the responder: ports by name, and the processes of the two proxies."""
 
     directory: Path
     ports: dict[str, int]
-    front_pid: int
+    pids: dict[str, int]
 
 
 @contextlib.contextmanager
@@ -117,7 +117,9 @@ def open_ways(access_log: str = "off", upstream: list[str] | None = None) -> Ite
             config = text.format(directory=directory, nginx_log=nginx_log, **ports)
             running.enter_context(run_nginx(directory, part, config))
         pid = running.enter_context(run_front(directory, ports["front"], access_log))
-        yield Ways(directory, ports, pid)
+        main_pid = (directory / "yardstick.pid").read_text().strip()
+        worker_pid = Path(f"/proc/{main_pid}/task/{main_pid}/children").read_text().split()[0]
+        yield Ways(directory, ports, {"front": pid, "nginx": int(worker_pid)})
 
 
 def measure_added_latency(ways: Ways, rate: float) -> Result:
@@ -142,19 +144,19 @@ def measure_body(ways: Ways) -> Result:
 
 
 def measure_idle(ways: Ways) -> Result:
-    used = flows.measure_idle(ways.ports["front"], ways.front_pid)
+    used = flows.measure_idle(ways.ports["front"], ways.pids["front"])
     return Result("proxy", f"front, memory with {flows.IDLE} idle connections", used / (1 << 20), "MiB")
 
 
 def measure_streams(ways: Ways) -> Result:
-    spent = flows.measure_streams(ways.ports["front"], ways.front_pid, 2.0 * ROUND_S)
+    spent = flows.measure_streams(ways.ports["front"], ways.pids["front"], 2.0 * ROUND_S)
     return Result(
         "proxy", f"front, CPU per chunk, {flows.STREAMS} streams of {flows.CHUNKS_PER_S} chunks/s", spent, "us"
     )
 
 
-def compare_router(ways: Ways, router: Path, model: Path) -> Result:
-    """llama-server's router at 16 connections, in this run."""
+def compare_router(ways: Ways, router: Path, model: Path) -> list[Result]:
+    """llama-server's router at 16 connections, in turn with the front. Its CPU is without that of its child."""
     models = ways.directory / "models"
     models.mkdir()
     (models / "m.gguf").symlink_to(model.resolve())
@@ -167,19 +169,25 @@ def compare_router(ways: Ways, router: Path, model: Path) -> Result:
     try:
         (ways.directory / "tokenize.lua").write_text(SCRIPT.replace('"messages"', '"content": "hello", "messages"'))
         wait_for_model(port, process)
-        rounds = [
-            (
-                run_wrk(ways.directory, port, 16, ROUND_S, "tokenize.lua", "/tokenize")[0],
-                run_wrk(ways.directory, ways.ports["front"], 16, ROUND_S)[0],
-            )
-            for _ in range(ROUNDS)
-        ]
+        spent = answered = 0.0
+        rates: list[float] = []
+        front_rates: list[float] = []
+        for _ in range(ROUNDS):
+            before_s = flows.acquire_cpu_s(process.pid)
+            rates.append(run_wrk(ways.directory, port, 16, ROUND_S, "tokenize.lua", "/tokenize")[0])
+            spent += flows.acquire_cpu_s(process.pid) - before_s
+            answered += rates[-1] * ROUND_S
+            front_rates.append(run_wrk(ways.directory, ways.ports["front"], 16, ROUND_S)[0])
     finally:
         process.terminate()
         process.wait(30)
         log.close()
-    rate, front_rate = (statistics.median(rates) for rates in zip(*rounds, strict=True))
-    return Result("proxy", "llama-server's router, requests, 16 connections", rate, "1/s", rate / front_rate, "front")
+    rate, front_rate = statistics.median(rates), statistics.median(front_rates)
+    name = "llama-server's router"
+    return [
+        Result("proxy", f"{name}, requests, 16 connections", rate, "1/s", rate / front_rate, "front"),
+        Result("proxy", f"{name}, CPU per request, 16 connections", spent / answered * 1e6, "us"),
+    ]
 
 
 def wait_for_model(port: int, process: "subprocess.Popen[bytes]") -> None:
@@ -200,25 +208,35 @@ def wait_for_model(port: int, process: "subprocess.Popen[bytes]") -> None:
     raise BenchError("cannot measure llama-server's router: it does not answer")
 
 
-def compare(directory: Path, ports: dict[str, int], connections: int) -> list[Result]:
-    """The figures at one number of connections."""
+def compare(ways: Ways, connections: int) -> list[Result]:
+    """The figures at one number of connections. CPU per request is the figure that a busy machine changes least."""
+    directory, ports = ways.directory, ways.ports
+    spent = dict.fromkeys(ways.pids, 0.0)
+    answered = dict.fromkeys(ways.pids, 0.0)
     rates: dict[str, list[float]] = {name: [] for name in ports}
     latencies: dict[str, list[float]] = {name: [] for name in ports}
     for port in ports.values():
         run_wrk(directory, port, connections, 1)
     for _ in range(ROUNDS):
         for name, port in ports.items():
+            before_s = {other: flows.acquire_cpu_s(pid) for other, pid in ways.pids.items()}
             rate, latency_us = run_wrk(directory, port, connections, ROUND_S)
+            if name in spent:
+                spent[name] += flows.acquire_cpu_s(ways.pids[name]) - before_s[name]
+                answered[name] += rate * ROUND_S
             rates[name].append(rate)
             latencies[name].append(latency_us)
     rate = {name: statistics.median(values) for name, values in rates.items()}
     latency = {name: statistics.median(values) for name, values in latencies.items()}
     added = {name: latency[name] - latency["direct"] for name in ("front", "nginx")}
     what = f"{connections} connection{'s' if connections > 1 else ''}"
+    cpu = {name: spent[name] / answered[name] * 1e6 for name in ways.pids}
     against = added["front"] / added["nginx"] if added["nginx"] > 0 else None
     return [
         Result("proxy", f"front, requests, {what}", rate["front"], "1/s", rate["front"] / rate["nginx"], "nginx"),
         Result("proxy", f"nginx, requests, {what}", rate["nginx"], "1/s"),
+        Result("proxy", f"front, CPU per request, {what}", cpu["front"], "us", cpu["front"] / cpu["nginx"], "nginx"),
+        Result("proxy", f"nginx, CPU per request, {what}", cpu["nginx"], "us"),
         Result("proxy", f"front, added latency, {what}", added["front"], "us", against, against and "nginx"),
         Result("proxy", f"nginx, added latency, {what}", added["nginx"], "us"),
     ]
