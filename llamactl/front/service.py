@@ -163,9 +163,9 @@ class Front:
         self.unknown_names.add(name)
 
     def _take_settings(self, settings: FrontSettings) -> None:
+        self.leases.max_queue, self.leases.max_queue_total = settings.max_queue, settings.max_queue_total
         if settings != self.settings:
             self.settings = settings
-            self.leases.max_queue, self.leases.max_queue_total = settings.max_queue, settings.max_queue_total
             self.unknown_names.clear()
             self.guard = Guard(settings)
             self.access = AccessLog(self.log, settings.access_log)

@@ -19,6 +19,7 @@ off.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -34,7 +35,7 @@ from llamactl.sched.plan import record_plan
 from llamactl.sched.queue import Entry
 from llamactl.sched.readings import ask_devices
 from llamactl.sched.takedown import begin_takedown, call_off_takedown
-from llamactl.sched.ways import Needs, choose_way, find_conflicts, get_needs, list_ways, promise
+from llamactl.sched.ways import Needs, choose_way, find_conflicts, get_needs, list_loaders, list_ways, promise
 from llamactl.settings import ModelSettings
 
 
@@ -52,7 +53,7 @@ def admit_loads(core: Core, now: float) -> None:
     """Start what can start, make room for the first that cannot, and call off what is not needed any more."""
     core.head, core.head_short, core.overdue_s = "", None, None
     wanted: set[str] = set()
-    left: dict[str, int] | None = {}
+    beside = Beside({}, [])
     for entry in core.queue:
         model = core.models[entry.model]
         if not is_to_be_admitted(model):
@@ -63,9 +64,9 @@ def admit_loads(core: Core, now: float) -> None:
             waits, keep = _pursue(core, model, entry, now)
             if waits:
                 core.head, wanted = model.name, keep
-                left = _measure_left(core)
-        elif _try_beside(core, model, entry, left, now):
-            left = _measure_left(core)
+                beside = _measure_left(core)
+        elif _try_beside(core, model, entry, beside, now):
+            beside = _measure_left(core)
     _call_off_unwanted(core, wanted, now)
 
 
@@ -202,30 +203,43 @@ def _drain_overdue(core: Core, entry: Entry, room: Room, now: float) -> set[str]
 # --- those behind it ---
 
 
-def _measure_left(core: Core) -> dict[str, int] | None:
+@dataclass(frozen=True)
+class Beside:
+    """What those behind the head may use."""
+
+    left: Mapping[str, int] | None
     """Bytes per account that are free beside what the head needs; accounts without a limit are left out. None: nothing
     may start beside it, because nobody knows what it needs, or too little is known yet.
     """
-    needs = promise(core, core.models[core.head])
+    loaders: list[tuple[Model, Instance]]
+    """Loads that are under way."""
+
+
+def _measure_left(core: Core) -> Beside:
+    needs, loaders = promise(core, core.models[core.head]), list_loaders(core)
     if needs is None or (core.recovery is not None and core.list_unreported()):
-        return None
+        return Beside(None, loaders)
     ledger = core.ledger
     capacities = ledger.list_capacities({*ledger.accounts, HOST})
-    return {name: size - ledger.held.get(name, 0) - needs.get(name, 0) for name, size in capacities.items()}
+    left = {name: size - ledger.held.get(name, 0) - needs.get(name, 0) for name, size in capacities.items()}
+    return Beside(left, loaders)
 
 
-def _try_beside(core: Core, model: Model, entry: Entry, left: dict[str, int] | None, now: float) -> bool:
+def _try_beside(core: Core, model: Model, entry: Entry, beside: Beside, now: float) -> bool:
     """Start an entry that takes nothing of what the head needs. Whether it was started."""
-    head = core.models[core.head]
+    head, left = core.models[core.head], beside.left
     # The head may need the last place.
     more = (model.instance is None) + (head.instance is None)
-    may_start = left is not None and get_needs(model) is not None
+    needs = get_needs(model)
+    may_start = left is not None and needs is not None and (model.instance is not None or fits_somewhere(needs, left))
     may_start = may_start and (model.instance is not None or not _is_short_of_slots(core, more))
     options = list_ways(core, model) if may_start else ()
     fitting: list[tuple[bool, int, Option]] = []
     for option in options:
         rest = {name: (left or {})[name] - size for name, size in option.needs.items() if name in (left or {})}
-        if all(size >= 0 for size in rest.values()) and not find_conflicts(core, model, option.needs, option.devices):
+        if all(size >= 0 for size in rest.values()) and not find_conflicts(
+            model, option.needs, option.devices, beside.loaders
+        ):
             fitting.append((not option.devices, sum(rest.get(name, 0) for name in option.devices), option))
     best = min(fitting, key=lambda found: found[:2], default=None)
     if best is None or ask_devices(core, best[2].needs, now):
@@ -233,6 +247,15 @@ def _try_beside(core: Core, model: Model, entry: Entry, left: dict[str, int] | N
         return False
     start(core, model, entry, best[2], None, now, promised=promise(core, head))
     return True
+
+
+def fits_somewhere(needs: Mapping[str, int], left: Mapping[str, int]) -> bool:
+    """Whether a load may fit as measured or on one device. Asked of every entry, so it looks no closer than that."""
+    short = [name for name, size in needs.items() if name in left and size > left[name]]
+    if not short or HOST in short:
+        return not short
+    total = sum(size for name, size in needs.items() if name != HOST)
+    return total <= max((free for name, free in left.items() if name != HOST), default=0)
 
 
 def _is_short_of_slots(core: Core, more: int) -> bool:

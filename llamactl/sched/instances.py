@@ -13,6 +13,7 @@ from enum import StrEnum
 from llamactl.protocol import Breakdown, Facts, LoadFailure, MemoryStatus, Note, State
 from llamactl.sched.events import Holder, Waiter
 from llamactl.sched.memory import HOST, sum_per_account
+from llamactl.sched.placement import Option
 from llamactl.sched.states import check_transition
 from llamactl.settings import ModelSettings
 
@@ -170,6 +171,8 @@ class Model:
     needs_of: Breakdown | None = None
     needs: dict[str, int] | None = None
     """Bytes per account of `needs_of`, so that they are summed up once."""
+    ways: tuple[ModelSettings, Mapping[str, int], tuple[str, ...], tuple[Option, ...]] | None = None
+    """All ways to place it, with what they were made of."""
     learnt: dict[str, int] = field(default_factory=dict)
     """Bytes per account that it turned out to need at least, where measuring said less."""
     retried: bool = False

@@ -25,11 +25,15 @@ def get_needs(model: Model) -> Needs:
 
 def list_ways(core: Core, model: Model) -> tuple[Option, ...]:
     """All ways to load, or to wake, a model. A sleeping one needs what it had when it was awake, where it was."""
-    needs, instance = get_needs(model) or {}, model.instance
+    needs, instance = get_needs(model), model.instance
+    needs = {} if needs is None else needs
     if instance is None:
         ledger = core.ledger
-        present = [name for name, account in ledger.accounts.items() if account.present and account.total]
-        return list_options(model.get_settings(), model.min, needs, present)
+        present = tuple([name for name, account in ledger.accounts.items() if account.present and account.total])
+        settings, known = model.get_settings(), model.ways
+        if known is None or known[0] is not settings or known[1] is not needs or known[2] != present:
+            known = model.ways = (settings, needs, present, list_options(settings, model.min, needs, present))
+        return known[3]
     awake = sum_per_account(instance.awake) if instance.awake is not None else instance.place(needs)
     held = core.ledger.holds.get(model.name, {})
     return (Option({name: max(0, size - held.get(name, 0)) for name, size in awake.items()}, instance.placement),)
@@ -41,8 +45,8 @@ def choose_way(core: Core, model: Model, entry: Entry | None, now: float) -> Cho
     candidates = tuple(
         _describe(core, other, running, now) for other, running in core.list_running() if running is not instance
     )
-    known = get_needs(model) is not None
-    choices = [_weigh(core, model, option, candidates, known) for option in list_ways(core, model)]
+    known, loaders = get_needs(model) is not None, list_loaders(core)
+    choices = [_weigh(core, model, option, candidates, known, loaders) for option in list_ways(core, model)]
     best = choose_placement(choices, entry.placement if entry is not None else None)
     # Whatever would help another way may make it the better one.
     watched = frozenset(name for choice in choices for name in choice.plan.shortages)
@@ -50,13 +54,20 @@ def choose_way(core: Core, model: Model, entry: Entry | None, now: float) -> Cho
     return replace(best, watched=watched | slots)
 
 
-def _weigh(core: Core, model: Model, option: Option, candidates: tuple[Candidate, ...], known: bool) -> Choice:
+def _weigh(
+    core: Core,
+    model: Model,
+    option: Option,
+    candidates: tuple[Candidate, ...],
+    known: bool,
+    loaders: list[tuple[Model, Instance]],
+) -> Choice:
     capacities = core.ledger.list_capacities(option.needs)
     if model.retried:
         # Nobody knows a limit there, but it was met: everything idle goes.
         capacities |= {name: size for name, size in model.learnt.items() if name not in capacities}
     room = Room(option.needs, capacities, candidates, core.settings.max_loaded)
-    conflicts = find_conflicts(core, model, option.needs if known else None, option.devices)
+    conflicts = find_conflicts(model, option.needs if known else None, option.devices, loaders)
     left = sum(
         room.capacities[name] - core.ledger.held.get(name, 0) - option.needs.get(name, 0)
         for name in option.devices
@@ -65,19 +76,32 @@ def _weigh(core: Core, model: Model, option: Option, candidates: tuple[Candidate
     return Choice(option, room, choose_victims(room), conflicts, left=left)
 
 
-def find_conflicts(core: Core, model: Model, needs: Needs, placement: tuple[str, ...] = ()) -> tuple[str, ...]:
+def list_loaders(core: Core) -> list[tuple[Model, Instance]]:
+    """Instances that may still take more than they are charged. One that stayed silent for as long as a new supervisor
+    waits is none: nobody waits longer for what cannot be known.
+    """
+    # One that is stopped while it loads may have taken more than it is charged, until it is gone.
+    return [
+        (model, instance)
+        for model, instance in core.list_running()
+        if not instance.is_unknown
+        and (model.state is State.LOADING or (model.state is State.STOPPING and instance.effective is None))
+    ]
+
+
+def find_conflicts(
+    model: Model, needs: Needs, placement: tuple[str, ...], loaders: list[tuple[Model, Instance]]
+) -> tuple[str, ...]:
     """Loads that must end before this one may begin: those of which one takes nobody knows how much, and those that
     share a device if one of the two fits itself to what is free there. On the host alone nothing fits itself.
     """
-    # One that is stopped while it loads may have taken more than it is charged, until it is gone.
+    if not loaders:
+        return ()
     claimed = frozenset(placement) or list_claimed_devices(model.get_settings(), model.min)
     fitting = is_self_fitting(model.get_settings())
     conflicts: list[str] = []
-    for other, instance in core.list_running():
-        if instance.is_unknown or other is model:
-            # It stayed silent for as long as a new supervisor waits, and nobody waits longer for what cannot be known.
-            continue
-        if other.state is not State.LOADING and not (other.state is State.STOPPING and instance.effective is None):
+    for other, instance in loaders:
+        if other is model:
             continue
         shared = claimed & instance.claimed
         if needs is None or instance.uncharged or (shared and (fitting or is_self_fitting(instance.settings))):
