@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from llamactl.share import python_paths
 from tests.system.harness import LLAMACTL, Llamactl, run
 
 
@@ -101,6 +102,9 @@ def test_interrupted_load_goes_on(two: Llamactl) -> None:
 
 
 def test_stranger_may_not_reach_the_control_socket(two: Llamactl) -> None:
-    refused = run("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", LLAMACTL, "ps", check=False)
+    # As a unit, because Python may lie below a home that the stranger may not enter either.
+    python = [f"--property=BindReadOnlyPaths={path}" for path in python_paths()]
+    stranger = ("systemd-run", "--quiet", "--pipe", "--wait", "--collect", "--property=User=nobody")
+    refused = run(*stranger, "--property=ProtectHome=tmpfs", *python, LLAMACTL, "ps", check=False)
     assert refused.returncode == 1
     assert "llamactl-admin" in refused.stderr
