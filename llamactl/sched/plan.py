@@ -139,16 +139,22 @@ def _list_instances(core: Core, plan: Plan, now: float) -> tuple[PlanInstance, .
         holds = dict(core.ledger.holds.get(name, {}))
         found.append(
             PlanInstance(
-                model=name, goes=why is Why.CHOSEN, why=_format_why(why, idle_s), idle_s=round(idle_s, 1), frees=holds
+                model=name,
+                goes=why is Why.CHOSEN,
+                why=_format_why(why, idle_s, plan),
+                idle_s=round(idle_s, 1),
+                frees=holds,
             )
         )
     return tuple(sorted(found, key=lambda one: (not one.goes, one.model)))
 
 
-def _format_why(why: Why, idle_s: float) -> str:
+def _format_why(why: Why, idle_s: float, plan: Plan) -> str:
     match why:
         case Why.CHOSEN:
             return f"idle for {idle_s:.0f} s, least recently used of those that help"
+        case Why.NOT_NEEDED if plan.outcome is not Outcome.EVICT:
+            return "it could go, but that would not be enough: nothing is stopped in vain"
         case Why.NOT_NEEDED:
             return "not needed: enough others go before it"
         case _:

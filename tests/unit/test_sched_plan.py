@@ -30,6 +30,13 @@ def test_plan_of_what_fits_has_the_figures_of_the_account() -> None:
     assert (host.name, host.needs, host.total, host.held, host.available, host.missing) == ("Host", 60, 100, 0, 100, 0)
 
 
+def test_what_others_use_is_all_that_a_measure_child_does_not_see_as_free() -> None:
+    bench = Bench(make_settings("a"), margin_bytes=5)
+    bench.measure("a", G0=30, total=100, free=60)
+    (device,) = ask(bench, "a").devices
+    assert (device.total, device.external, device.available, device.margin) == (100, 40, 60, 5)
+
+
 def test_plan_names_who_would_go_and_why_each_other_would_not() -> None:
     bench = Bench(*(make_settings(name) for name in "abcde"), host_budget_bytes=100)
     for name, size in (("a", 40), ("b", 20), ("c", 20), ("d", 10), ("e", 50)):
@@ -77,6 +84,18 @@ def test_plan_where_the_other_is_busy_waits_for_it() -> None:
     plan = ask(bench, "b")
     assert (plan.outcome, plan.waiting_for) == ("wait", ("a",))
     assert plan.words == "it would wait for 'a': it needs 60 bytes on Host, 40 bytes free"
+
+
+def test_an_idle_model_whose_going_is_not_enough_stays_and_the_plan_says_so() -> None:
+    bench = Bench(*(make_settings(name) for name in "abc"), host_budget_bytes=100)
+    for name, size in (("a", 30), ("b", 60), ("c", 80)):
+        bench.measure(name, host=size)
+    bench.bring_up("a")
+    bench.lease("b", 2)
+    bench.ready("b")
+    plan = ask(bench, "c")
+    whys = {one.model: one.why for one in plan.instances}
+    assert whys["a"] == "it could go, but that would not be enough: nothing is stopped in vain"
 
 
 def test_plan_where_only_pins_are_in_the_way_is_refused() -> None:

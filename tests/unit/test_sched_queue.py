@@ -6,7 +6,7 @@ import pytest
 
 from llamactl.protocol import ChildState
 from llamactl.sched.events import LeaseBusy, RecallAnswered, RecallLease, StartInstance
-from tests.unit.sched_bench import Bench, make_settings
+from tests.unit.sched_bench import CRASH, Bench, make_settings
 
 
 def make_bench(*names: str, sizes: tuple[int, ...] = (), **settings: Any) -> Bench:
@@ -32,6 +32,16 @@ def test_a_queue_that_is_full_in_all_refuses_with_a_time() -> None:
     refusal = bench.last[-1]
     assert refusal.details["retry_after_s"] > 0  # type: ignore[union-attr]
     assert "`max_queue_total`" in refusal.message  # type: ignore[union-attr]
+
+
+def test_who_was_refused_waits_no_more() -> None:
+    bench = make_bench("a", max_queue_total=2)
+    first, second = bench.lease("a", 1), bench.lease("a", 2)
+    bench.ended("a", CRASH)
+    assert set(bench.refused()) == {first, second}
+    bench.tick(100)
+    bench.lease("a", 1)
+    assert bench.refused() == {}
 
 
 def test_requests_for_a_loaded_model_do_not_count_as_waiting() -> None:

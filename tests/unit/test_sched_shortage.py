@@ -70,6 +70,7 @@ def test_the_need_is_raised_idle_models_go_and_it_is_tried_once_more() -> None:
 def test_the_second_failure_is_final() -> None:
     bench = make_bench()
     bench.bring_up("a")
+    bench.bring_up("b")
     waiter = bench.lease("c", 2)
     bench.ended("c", OOM)
     bench.take_down("a")

@@ -227,6 +227,15 @@ def test_a_lease_on_a_sleeping_model_is_revoked() -> None:
     assert [revoked.holder for revoked in bench.list_last(RevokeLease)] == [7]
 
 
+def test_a_lease_announced_before_it_says_that_it_sleeps_is_revoked_then() -> None:
+    bench = Bench(make_settings("a"), start=False, host_budget_bytes=100)
+    bench.found("a")
+    bench.recover(fronts=1)
+    bench.do(LeaseAnnounced(7, "a", "found-a", False, bench.now))
+    bench.report("a", ChildState.SLEEPING)
+    assert [revoked.holder for revoked in bench.list_last(RevokeLease)] == [7]
+
+
 @pytest.mark.parametrize("pin", [False, True])
 def test_pinned_and_kept_models_do_not_sleep(pin: bool) -> None:
     bench = Bench(make_settings("a", sleep_after_s=10.0, pin=pin), host_budget_bytes=100)
