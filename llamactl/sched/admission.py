@@ -118,12 +118,12 @@ def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, s
         return True, recalled
     choice = choose_way(core, model, entry, now)
     needs, plan = choice.option.needs, choice.plan
+    core.head_short = choice.watched
     if choice.conflicts:
         _wait(core, entry, choice.conflicts, "another load must end first")
         return True, recalled
     if ask_devices(core, needs, now):
         return True, recalled
-    core.head_short = choice.watched
     record_plan(core, model, entry, choice, now)
     if plan.hopeless and core.settings.strict:
         _refuse(core, entry, explain.refuse_hopeless(core, model, plan, needs))

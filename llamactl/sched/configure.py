@@ -81,7 +81,7 @@ def _take_invalid(core: Core, name: str, reason: str) -> None:
     model.invalid, model.settings, model.removed = reason, None, False
     _refuse_measurements(core, model)
     drop_measurement(core, model)
-    if model.instance is None or model.state is State.STOPPING:
+    if model.instance is None or model.state in (State.STOPPING, State.SLEEPING):
         refuse_ended(core, model)
     _forget_failure(model)
 

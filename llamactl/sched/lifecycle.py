@@ -104,6 +104,8 @@ def _fall_asleep(core: Core, model: Model, instance: Instance, event: InstanceRe
     entry = core.queue.get(model.name)
     if entry is not None:
         core.set_stage(entry, Stage.QUEUED)
+    if model.settings is None:
+        refuse_ended(core, model)
 
 
 def _notice_waking(core: Core, model: Model, instance: Instance) -> None:

@@ -124,7 +124,8 @@ def _describe(core: Core, model: Model, instance: Instance, now: float) -> Candi
         loading=model.state is State.LOADING,
         busy=busy,
         fresh=model.state is State.READY and now < instance.ready_since_s + core.settings.min_resident_s,
-        wanted=model.name in core.queue,
+        # Two that sleep would wait for each other: whoever is first gets the room, the other is loaded anew.
+        wanted=model.name in core.queue and model.state is not State.SLEEPING,
         pinned=model.is_pinned(),
         silent=not instance.connected,
         leaving=stopping or (takedown is not None and takedown.ordered) or (going and not busy),

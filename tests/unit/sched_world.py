@@ -179,7 +179,8 @@ class World:
                 unit = self.find(effect.model, effect.generation)
                 status = self.scheduler.model_status(effect.model)
                 if unit is not None and status is not None and status.pinned:
-                    assert effect.model in self.unloading, f"{effect.model} is pinned, and asked to stop"
+                    anew = status.queued > 0  # it sleeps, and its settings have changed
+                    assert anew or effect.model in self.unloading, f"{effect.model} is pinned, and asked to stop"
                 channel = self.channel(effect.model)
                 live = (ChildState.READY, ChildState.STOPPING, ChildState.SLEEPING)
                 agrees = unit is not None and unit.connected and not unit.requests and unit.state in live

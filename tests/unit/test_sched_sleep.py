@@ -20,6 +20,7 @@ from llamactl.sched.events import (
     SleepAnswered,
     WaiterGone,
 )
+from llamactl.settings import InvalidModel
 from tests.unit.sched_bench import CRASH, Bench, make_breakdown, make_config, make_settings
 
 
@@ -234,6 +235,36 @@ def test_a_lease_announced_before_it_says_that_it_sleeps_is_revoked_then() -> No
     bench.do(LeaseAnnounced(7, "a", "found-a", False, bench.now))
     bench.report("a", ChildState.SLEEPING)
     assert [revoked.holder for revoked in bench.list_last(RevokeLease)] == [7]
+
+
+def test_two_that_need_the_same_place_do_not_wait_for_each_other() -> None:
+    bench = make_bench("a", "b", host=60, max_loaded=1)
+    bench.bring_up("a")
+    put_to_sleep(bench, "a")
+    bench.lease("b", 2)
+    first = bench.lease("a", 3)
+    assert bench.list_all(OrderStop)[-1].model == "a"
+    bench.stopping("a")
+    bench.ended("a")
+    assert bench.started() == ["b"]
+    bench.ready("b")
+    bench.idle("b", 2)
+    bench.take_down("b", 2)
+    assert bench.started() == ["a"]
+    bench.ready("a")
+    assert bench.granted() == [first]
+
+
+def test_a_sleeping_model_that_becomes_invalid_has_nobody_wait_for_it() -> None:
+    bench = make_bench("a", "b")
+    bench.bring_up("a")
+    put_to_sleep(bench, "a")
+    bench.lease("b", 2)
+    bench.ready("b")
+    waiter = bench.lease("a", 3)
+    invalid = InvalidModel(name="a", reason="broken")
+    bench.do(Configured(make_config(make_settings("b"), invalid=(invalid,), host_budget_bytes=100)))
+    assert bench.refused() == {waiter: "invalid_model"}
 
 
 @pytest.mark.parametrize("pin", [False, True])

@@ -1,6 +1,6 @@
 """Do the rules hold whatever happens, in whichever order? A simulated world drives the scheduler.
 
-The seeded driver gives the volume: LLAMACTL_TEST_EVENTS events (40,000 unless set), a failing seed is in the test's
+The seeded driver gives the volume: LLAMACTL_TEST_EVENTS events (200,000 unless set), a failing seed is in the test's
 name. Hypothesis finds the short stories and shrinks them. After each event the invariants are checked, and the world
 checks every effect against what is really so.
 """
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.sched_world import World
 
-EVENTS = int(os.environ.get("LLAMACTL_TEST_EVENTS", "40000"))
+EVENTS = int(os.environ.get("LLAMACTL_TEST_EVENTS", "200000"))
 EVENTS_PER_SEED = 1000
 STEPS_TO_SETTLE = 100
 
