@@ -15,7 +15,7 @@ from llamactl.sched import events as ev
 from llamactl.sched.scheduler import Scheduler
 from llamactl.settings import Config, GlobalSettings, ModelSettings
 
-MODELS, DEVICES, WAITERS, EVENTS = 1000, 8, 10_000, 20_000
+MODELS, DEVICES, WAITERS, EVENTS = 1000, 8, 10_000, 5_000
 HOLDERS = 4
 GIB = 1 << 30
 
