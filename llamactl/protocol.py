@@ -8,6 +8,7 @@ an older peer would misread; peers of other versions are refused in the greeting
 (`last_used_s`) are seconds of CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -771,13 +772,29 @@ class JunkError(Exception):
         self.before = before
 
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _encoder = msgspec.json.Encoder()
 Message = TypeVar("Message")
 
 
 def encode_message(message: msgspec.Struct) -> bytes:
-    """One line, newline included."""
-    return _encoder.encode(message) + b"\n"
+    """One line, newline included. What is no Unicode, as names of files may be, comes out with U+FFFD in its place."""
+    try:
+        return _encoder.encode(message) + b"\n"
+    except UnicodeEncodeError:
+        return _encoder.encode(_replace_surrogates(msgspec.to_builtins(message))) + b"\n"
+
+
+def _replace_surrogates(value: Any) -> Any:
+    match value:
+        case str():
+            return _SURROGATES.sub("\ufffd", value)
+        case dict():
+            return {_replace_surrogates(key): _replace_surrogates(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_replace_surrogates(item) for item in value]
+        case _:
+            return value
 
 
 class LineReader:

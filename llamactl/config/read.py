@@ -16,6 +16,9 @@ from typing import Any
 from llamactl.settings import Problem
 
 MAX_FILE_BYTES = 1 << 20
+MAX_KEY_PARTS = 100
+# tomllib takes memory by the square of a dotted key's parts. Written so that no text is looked at twice.
+_DEEP_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MAX_KEY_PARTS}}}""")
 _LINE_COLUMN = re.compile(r"line (\d+), column (\d+)")
 
 
@@ -72,6 +75,9 @@ def read_text(path: Path | str) -> str:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The table of a TOML text. Raises UnreadableError."""
+    if deep := _DEEP_KEY.search(text):
+        where = f"line {text.count(chr(10), 0, deep.start()) + 1}"
+        raise UnreadableError(f"a dotted key has more than {MAX_KEY_PARTS} parts", where)
     try:
         return tomllib.loads(text)
     except RecursionError:

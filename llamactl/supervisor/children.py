@@ -35,6 +35,8 @@ from llamactl.systemd.journal import get_logger
 from llamactl.systemd.peer import acquire_peer
 
 ORDER_TIMEOUT_S = 5.0
+BACKLOG = 1024
+"""Connections that may wait to be taken; beyond it, connecting fails at once."""
 
 _log = get_logger()
 
@@ -79,6 +81,7 @@ class Children:
         self._server = await loop.create_unix_server(
             lambda: LineConnection(ChildMessage, self._handle_open, self._handle_message, self._handle_closed),
             sock=bind_unix_socket(path, group),
+            backlog=BACKLOG,
         )
 
     def close(self) -> None:
@@ -217,7 +220,7 @@ def bind_unix_socket(path: Path, group: int | None) -> socket.socket:
         if group is not None:
             os.chown(temporary, -1, group)
             os.chmod(temporary, 0o660)
-        listener.listen(512)
+        listener.listen(BACKLOG)
         os.rename(temporary, path)
     except OSError:
         listener.close()

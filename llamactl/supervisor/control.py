@@ -48,7 +48,7 @@ from llamactl.protocol import (
 )
 from llamactl.sched import events
 from llamactl.sched.events import Holder, Waiter
-from llamactl.supervisor.children import bind_unix_socket
+from llamactl.supervisor.children import BACKLOG, bind_unix_socket
 from llamactl.supervisor.connection import LineConnection
 from llamactl.systemd.journal import get_logger
 
@@ -107,6 +107,7 @@ class Control:
         self._server = await loop.create_unix_server(
             lambda: LineConnection(ClientMessage, self._handle_open, self._handle_message, self._handle_closed),
             sock=bind_unix_socket(path, group),
+            backlog=BACKLOG,
         )
 
     def close(self) -> None:
@@ -294,7 +295,13 @@ class Control:
             client.connection.send(format_failure(message.id, error))
 
     async def _reload(self, client: Client, request_id: int) -> None:
-        result = await self._desk.reload()
+        try:
+            result = await self._desk.reload()
+        except Exception as error:  # whoever asked must hear of it; the configuration stays as it was
+            _log.error("reload failed", reason=f"internal error: {type(error).__name__}", exc_info=error)
+            failure = LlamactlError(ErrorCode.INTERNAL, f"cannot reload: internal error: {type(error).__name__}")
+            client.connection.send(format_failure(request_id, failure))
+            return
         client.connection.send(msgspec.structs.replace(result, id=request_id))
 
 

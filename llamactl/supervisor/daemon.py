@@ -97,6 +97,7 @@ class Supervisor:
         await asyncio.to_thread(self._measurements.load)
         found = await self._units.open()
         self.dispatch(events.Configured(self._config))
+        self._forget_failed()
         for run in found:
             _log.info("instance found", model=run.settings.name, unit=run.unit, pid=run.pid)
             self.dispatch(events.InstanceFound(run.settings.name, run.generation, run.settings))
@@ -128,6 +129,7 @@ class Supervisor:
             after = self._config
             self._warn_unenforced()
             self.dispatch(events.Configured(after))
+            self._forget_failed()
             self._control.tell_fronts(ModelsChanged(front=self._make_front_settings()))
             result = ReloadResult(
                 id=0,
@@ -165,6 +167,9 @@ class Supervisor:
                 model=problem.model,
                 reason=problem.message,
             )
+
+    def _forget_failed(self) -> None:
+        self._units.forget_failed({format_slug(name) for name in self._config.models})
 
     def _warn_unenforced(self) -> None:
         """systemd takes limits whose cgroup controller is not there, and applies nothing."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,12 @@ NOT_STARTED = "start"
 STOPPED = "stopped"
 """Results that are not systemd's: it refused the start; it ended well but before it had anything to say."""
 LOG_LINES = 5
+KILLED = {
+    "watchdog": "gave no sign of life and was killed by the watchdog",
+    "oom-kill": "was killed because memory ran out",
+    "timeout": "took too long and was killed",
+}
+"""What systemd's results mean where the unit itself could not say why it ended."""
 LOG_TIMEOUT_S = 3.0
 LISTING_TIMEOUT_S = 30.0
 
@@ -73,6 +79,8 @@ class Units:
         self._on_ended = on_ended
         self._runs: dict[tuple[Role, str], Run] = {}
         self._measure_starts = 0
+        self._failed: set[tuple[Role, str]] = set()
+        """Units that systemd keeps, failed, until they are reset."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.manager = Manager(self._handle_unit_event, self._handle_lost)
         self.settings = GlobalSettings()
@@ -85,12 +93,28 @@ class Units:
         found: list[Run] = []
         for snapshot in await self.manager.list_units():
             run = _adopt(snapshot)
+            if snapshot.active_state == "failed":
+                self._failed.add((snapshot.role, snapshot.slug))
             if snapshot.role is Role.MEASURE:
                 await self.manager.stop_unit(snapshot.unit)
             elif run is not None:
                 self._runs[run.role, run.slug] = run
                 found.append(run)
         return found
+
+    def forget_failed(self, slugs: Collection[str]) -> None:
+        """Reset the failed units of models that are in the configuration no more: nobody would start them again."""
+        for role, slug in [(role, slug) for role, slug in self._failed if slug not in slugs]:
+            self._failed.discard((role, slug))
+            self._spawn(self._reset(format_unit(role, slug)))
+
+    async def _reset(self, unit: str) -> None:
+        try:
+            await self.manager.reset_failed(unit)
+        except ManagerError as error:
+            _log.warning("failed unit not reset", unit=unit, reason=str(error))
+        else:
+            _log.info("failed unit reset", unit=unit, reason="its model is in the configuration no more")
 
     async def close(self) -> None:
         """End the connection. Models run on; measure children, whose figures nobody would take, are stopped."""
@@ -188,13 +212,14 @@ class Units:
     async def _start_unit(self, run: Run, choose_properties: Callable[[], dict[str, Any]]) -> None:
         try:
             await self.manager.free_name(run.unit)
+            self._failed.discard((run.role, run.slug))
             properties = choose_properties()
             if run.stopping:  # a stop that came before there was a unit
                 self._end(run, None)
                 return
             await self.manager.start_transient(run.unit, properties)
             await self._stop_if_wanted(run)
-        except (ManagerError, LlamactlError, OSError) as error:
+        except (ManagerError, LlamactlError, OSError, ValueError) as error:
             self._end(run, LoadFailure(result=NOT_STARTED, exit_code=0, message=f"cannot start {run.unit}: {error}"))
 
     async def _stop_if_wanted(self, run: Run) -> None:
@@ -233,7 +258,11 @@ class Units:
                 run, LoadFailure(result=STOPPED, exit_code=0, message="ended without a report") if silent else None
             )
             return
+        self._failed.add((run.role, run.slug))
         message = run.error or await acquire_log_tail(run.unit) or event.status_text
+        # What systemd or the kernel did to it is the reason; its last lines may be about something else.
+        if event.result in KILLED:
+            message = f"{KILLED[event.result]}; its last lines: {message}" if message else KILLED[event.result]
         self._end(run, LoadFailure(result=event.result, exit_code=event.exit_code, message=message))
 
     def _end(self, run: Run, failure: LoadFailure | None) -> None:

@@ -63,7 +63,7 @@ class Watchers:
             self._timer.cancel()
             self._timer = None
         models = {model.name: model for model in self._acquire_models()}
-        for notice in list_changes(self._known, models):
+        changes, self._known = list_changes(self._known, models), models
+        for notice in changes:
             for holder in self._holders:
                 self._tell(holder, notice)
-        self._known = models

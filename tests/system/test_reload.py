@@ -1,10 +1,11 @@
 """What happens to running models when the configuration changes under them?"""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.system.harness import PATHS, Llamactl, run
+from tests.system.harness import PATHS, Llamactl, run, show
 
 
 @pytest.fixture
@@ -65,3 +66,27 @@ def test_renamed_model_serves_under_its_new_name(loaded: Llamactl, tiny: dict[st
     loaded.cli("reload")
     assert loaded.chat("z").status == 200
     assert loaded.chat("a").status == 404
+
+
+def test_failed_unit_of_a_removed_model_goes_with_it(loaded: Llamactl, tiny: dict[str, Path]) -> None:
+    broken = tiny["a"].with_name("broken.gguf")
+    broken.write_bytes(b"GGUF" + b"\xff" * 100)
+    loaded.write_models("more.toml", broken={"path": str(broken), "ctx": 1024})
+    loaded.cli("reload")
+    loaded.cli("load", "broken", status=1)
+    assert show("llamactl-model@broken.service", "ActiveState") == "failed"
+    (PATHS.models_config_dir / "more.toml").unlink()
+    loaded.cli("reload")
+    loaded.wait_event("failed_unit_reset")
+    assert show("llamactl-model@broken.service", "LoadState") == "not-found"
+
+
+def test_file_name_that_is_no_unicode_costs_only_its_own_model(loaded: Llamactl, tiny: dict[str, Path]) -> None:
+    directory = tiny["a"].parent / "odd"
+    directory.mkdir()
+    (directory / os.fsdecode(b"caf\xe9.gguf")).write_bytes(tiny["a"].read_bytes())
+    (PATHS.models_config_dir / "odd.toml").write_text(f'[directories.odd]\npath = "{directory}"\n')
+    assert "caf" in loaded.cli("reload", status=1).stderr
+    assert {"a"} <= set(loaded.list_models())
+    assert loaded.get("/v1/models").status == 200
+    assert loaded.cli("load", os.fsdecode(b"\xff"), status=4).stderr.startswith("llamactl: cannot find model")

@@ -229,6 +229,8 @@ BROKEN_FILES = [
     (b"a = 1\n# \xff\n", "line 2: byte 0xff is not UTF-8"),
     (b"a = \0", "line 1: not TOML: Invalid value, at column 5"),
     (b"a = " + b"[" * 100_000, "not TOML: nested too deeply"),
+    (b"# two\n" + b"a." * 20_000 + b"a = 1", "line 2: a dotted key has more than 100 parts"),
+    (b"a = 1\n[" + b'"x" . ' * 200 + b"y]", "line 2: a dotted key has more than 100 parts"),
     (b"a = " + b"9" * 5000, "not TOML: a number has too many digits"),
     (b"#" * (1 << 20) + b"#", "is larger than 1 MiB"),
 ]
@@ -574,3 +576,9 @@ def test_removed_file_removes_its_models_also_from_what_was_before(tree: Tree) -
     before = tree.load()
     path.unlink()
     assert tree.load(before).models == {}
+
+
+def test_long_texts_with_dots_are_no_deep_keys(tree: Tree) -> None:
+    template = "a" * 50_000 + " x.y.z " * 1000 + "..." * 1000
+    tree.file("a.toml", f'[models.m]\npath = "{tree.gguf("m")}"\nchat_template = "{template}"\n'.encode())
+    assert tree.load().models["m"].chat_template == template

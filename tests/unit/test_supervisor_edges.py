@@ -119,3 +119,9 @@ def test_a_line_that_is_too_long_is_junk_whether_it_ends_or_not(line: bytes) -> 
     with pytest.raises(JunkError, match="bytes") as caught:
         LineReader(ChildMessage, max_bytes=200).feed(encode_message(HELLO) + line)
     assert caught.value.before == [HELLO]
+
+
+def test_text_that_is_no_unicode_is_sent_with_a_mark_in_its_place() -> None:
+    hello = ChildHello(version=1, role=ChildRole.SERVE, model="caf\udce9", generation="é", pid=1)
+    (received,) = LineReader(ChildMessage).feed(encode_message(hello))
+    assert (received.model, received.generation) == ("caf\ufffd", "é")
