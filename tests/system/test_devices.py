@@ -308,3 +308,23 @@ def test_json_of_a_breakdown_is_as_documented(llamactl: Llamactl, devices: None,
         assert sorted(kinds["device"]) == sorted(["kind", "name", "description", "total", "free", *sizes])
         assert sorted(kinds["host"]) == sorted(["kind", "name", "description", *sizes])
         json.dumps(breakdown)
+
+
+def test_a_sleeping_model_leaves_its_device_and_wakes_there_when_there_is_room(
+    llamactl: Llamactl, devices: None, file: Path
+) -> None:
+    start(llamactl, file, one=on("A", sleep_after="1s"), two=on("A"))
+    need = measure(llamactl, "one")["one"]["A"]
+    leave(llamactl, A=int(need * 1.5))
+    assert llamactl.chat("one").status == 200
+    pid = llamactl.show_pid("llamactl-model@one.service")
+    assert get_accounts(llamactl)[DEVICES["A"]]["holders"] == {"one": need}
+    llamactl.wait_event("instance_asleep", LLAMACTL_MODEL="one")
+    assert llamactl.chat("two").status == 200
+    assert list_victims(llamactl) == []
+    assert get_accounts(llamactl)[DEVICES["A"]]["holders"] == {"two": need}
+    # Waking takes what a load takes: `two` is in the way, and idle.
+    assert llamactl.chat("one").status == 200
+    assert list_victims(llamactl) == ["two"]
+    assert llamactl.show_pid("llamactl-model@one.service") == pid
+    assert get_accounts(llamactl)[DEVICES["A"]]["holders"] == {"one": need}
