@@ -1,9 +1,9 @@
 """Who decides in the simulation? llamactl's own scheduler, and two rules that other programs go by.
 
 `LlamactlPolicy` drives the very core that the supervisor runs: the same events, the same effects. The other two are
-what the rules say and no more: a count of models with the least recently used one stopped (llama-server's router by
-default), and bytes per device with the first idle model stopped until it fits (Ollama's rule), whichever device it
-lies on.
+what the rules say and no more: a count of models with the least recently used idle one stopped (llama-server's
+router by default), and bytes per device with the first idle model stopped until it fits (Ollama's rule), whichever
+device it lies on.
 """
 
 from collections import deque
@@ -258,7 +258,7 @@ class _RulePolicy(Policy):
 
 
 class CountPolicy(_RulePolicy):
-    """At most so many models; the least recently used goes, whatever it does and whatever it holds."""
+    """At most so many models; the least recently used idle one goes, whatever it holds."""
 
     def __init__(self, machine: Machine, max_loaded: int) -> None:
         super().__init__(machine)
@@ -266,9 +266,10 @@ class CountPolicy(_RulePolicy):
 
     def make_room(self, model: str) -> bool:
         if len(self.used_s) >= self.max_loaded:
-            if not self.ready:
+            idle = [name for name in self.ready if not self.machine.running.get(name)]
+            if not idle:
                 return False
-            self.stop(min(self.ready, key=lambda name: self.used_s[name]))
+            self.stop(min(idle, key=lambda name: self.used_s[name]))
         return True
 
 
