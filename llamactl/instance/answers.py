@@ -39,7 +39,7 @@ class JobResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = asyncio.ensure_future(self._answer(send))
-        watching = asyncio.ensure_future(_wait_for_disconnect(receive))
+        watching = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             await asyncio.wait((answering, watching), return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
@@ -155,6 +155,6 @@ def send_error(send: Send, error: LlamactlError) -> Awaitable[None]:
     return send_json(send, status, format_http_error(error), _RETRY_HEADERS if status == 503 else None)
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -5,21 +5,22 @@ llama-server's words. Requests that use the engine are counted from their first 
 count decides whether an order to stop finds the instance busy, and from an accepted order on, new ones are refused.
 """
 
+import asyncio
 import base64
 import struct
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.activity import Activity
-from llamactl.instance.answers import StreamedText, WholeEmbedding, WholeText, send_error
+from llamactl.instance.answers import StreamedText, WholeEmbedding, WholeText, send_error, wait_for_disconnect
 from llamactl.instance.bodies import (
     ChatBody,
     CompletionBody,
@@ -39,6 +40,7 @@ from llamactl.instance.service import Service
 from llamactl.instance.shapes import ChatShape, CompletionShape, NativeShape, Shape, encode_json, format_ranking
 from llamactl.settings import ModelSettings
 
+_T = TypeVar("_T")
 Handler = Callable[[Request], Awaitable[Any]]
 
 
@@ -103,8 +105,20 @@ class Api:
                 await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, f"the instance is {activity.describe()}"))
                 return
             activity.n_busy += 1
+            has_begun = False
+
+            async def watched(message: Message) -> None:
+                nonlocal has_begun
+                has_begun = True
+                await send(message)
+
             try:
-                await app(scope, receive, send)
+                await app(scope, receive, watched)
+            except asyncio.CancelledError:
+                # The server's patience at the end of the process is over; a traceback would tell nobody anything.
+                if has_begun:
+                    raise
+                await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, "the instance is stopping"))
             finally:
                 activity.n_busy -= 1
 
@@ -120,25 +134,25 @@ class Api:
     async def _answer_chat(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), ChatBody)
-        jobs, frame = await service.submit_chat(body)
+        jobs, frame = await _stay(request, service.submit_chat(body))
         return _choose_response(service, jobs, ChatShape(frame), body)
 
     async def _answer_completion(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), CompletionBody)
-        jobs, frame = await service.submit_completion(body)
+        jobs, frame = await _stay(request, service.submit_completion(body))
         return _choose_response(service, jobs, CompletionShape(frame), body)
 
     async def _answer_native(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), CompletionBody)
-        jobs, frame = await service.submit_completion(body)
+        jobs, frame = await _stay(request, service.submit_completion(body))
         return _choose_response(service, jobs, NativeShape(frame), body)
 
     async def _answer_infill(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), InfillBody)
-        jobs, frame = await service.submit_infill(body)
+        jobs, frame = await _stay(request, service.submit_infill(body))
         return _choose_response(service, jobs, NativeShape(frame), body)
 
     async def _answer_embedding(self, request: Request) -> Any:
@@ -228,6 +242,20 @@ class Api:
 
     async def _show_metrics(self, _request: Request) -> Response:
         return Response(format_metrics(self._require_service()), media_type=METRICS_TYPE)
+
+
+async def _stay(request: Request, submitting: Coroutine[Any, Any, _T]) -> _T:
+    """The result, unless the client leaves first: what is not submitted by then never is."""
+    task = asyncio.ensure_future(submitting)
+    watching = asyncio.ensure_future(wait_for_disconnect(request.receive))
+    try:
+        await asyncio.wait((task, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        watching.cancel()
 
 
 def _choose_response(

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from llamactl.instance.ambiguity import AmbiguityError, check_ambiguity
 from llamactl.instance.bindings import llama
 from llamactl.instance.candidates import Candidates
 from llamactl.instance.model import Vocabulary
@@ -199,7 +200,9 @@ def prepare_samplers(params: SamplingParams, vocabulary: Vocabulary, n_ctx: int)
 
 
 def check_grammar(vocabulary: Vocabulary, text: str) -> None:
-    """Raises GrammarError, also for grammars on which llama.cpp's recursive parser would use up the stack."""
+    """Raises GrammarError, also for grammars on which llama.cpp's recursive parser would use up the stack, or that have
+    more readings than it can follow.
+    """
     if len(text) > MAX_GRAMMAR_CHARS:
         raise GrammarError(f"it has {len(text)} characters, at most {MAX_GRAMMAR_CHARS} are taken")
     if "\0" in text:
@@ -212,6 +215,10 @@ def check_grammar(vocabulary: Vocabulary, text: str) -> None:
         depth += 1 if bracket == "(" else -1
         if depth > MAX_GRAMMAR_DEPTH:
             raise GrammarError(f"its brackets are nested more than {MAX_GRAMMAR_DEPTH} deep")
+    try:
+        check_ambiguity(text)
+    except AmbiguityError as error:
+        raise GrammarError(str(error)) from None
     llama.llama_sampler_free(create_grammar(vocabulary, text))
 
 

@@ -225,6 +225,14 @@ class Instance:
         assert self._api is not None
         assert loaded is not None
         assert engine is not None
+        if self._api.service is not None:
+            settling = asyncio.ensure_future(self._api.service.grammars.settle())
+            stopping = asyncio.ensure_future(self._stopping.wait())
+            await asyncio.wait((settling, stopping), return_when=asyncio.FIRST_COMPLETED)
+            settling.cancel()
+            stopping.cancel()
+            if self._stopping.is_set():
+                return
         self._api.service = None
         await asyncio.to_thread(engine.close)
         self._engine = self._loaded = None

@@ -7,7 +7,7 @@ so that one that llama.cpp cannot use is refused before anything runs.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
@@ -25,6 +25,7 @@ from llamactl.instance.bodies import (
 from llamactl.instance.embed import Embedder
 from llamactl.instance.engine import Engine
 from llamactl.instance.generate import Generator
+from llamactl.instance.grammars import GrammarDesk
 from llamactl.instance.jobs import EmbeddingRequest, GenerationRequest, Job, Mailbox
 from llamactl.instance.model import Vocabulary
 from llamactl.instance.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader
@@ -62,6 +63,7 @@ class Service:
     sampling: Sampling
     """For requests that say nothing else."""
     rerank_template: str | None = None
+    grammars: GrammarDesk = field(default_factory=GrammarDesk)
 
     async def submit_chat(self, body: ChatBody) -> tuple[list[Job], Frame]:
         self._require_text()
@@ -210,7 +212,7 @@ class Service:
             grammar = body.grammar or ""
         if grammar:
             try:
-                await asyncio.to_thread(check_grammar, self.vocabulary, grammar)
+                await self.grammars.run(lambda: check_grammar(self.vocabulary, grammar))
             except GrammarError as error:
                 what = "the JSON schema" if schema is not None else "`grammar`"
                 raise refuse(f"cannot use {what}: {error}") from None

@@ -6,6 +6,7 @@ Conformity is jsonschema's verdict, on 50 answers for each schema. An answer tha
 
 import json
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.instance.harness import Child
+from tests.unit.test_instance_ambiguity import BOMBS
 
 CHAT, NATIVE = "/v1/chat/completions", "/completion"
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -185,6 +187,17 @@ def test_no_grammar_ends_the_process(instance: Child, grammar: str) -> None:
     status, answer = instance.request("POST", NATIVE, {"prompt": "a", "grammar": grammar, "n_predict": 3})
     assert status in (200, 400), answer
     assert instance.request("GET", "/health") == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_grammar_with_too_many_readings_is_refused_and_holds_up_nobody(instance: Child, name: str) -> None:
+    bodies = [{"prompt": "a", "grammar": BOMBS[name], "n_predict": 3}] * 8 + [{"prompt": "a", "n_predict": 3}]
+    begun_s = time.monotonic()
+    with ThreadPoolExecutor(9) as pool:
+        answers = list(pool.map(lambda body: instance.request("POST", NATIVE, body), bodies))
+    assert [status for status, _ in answers] == [400] * 8 + [200]
+    assert all("`grammar`" in answer["error"]["message"] for _, answer in answers[:8])
+    assert time.monotonic() - begun_s < 10
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
