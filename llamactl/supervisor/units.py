@@ -79,8 +79,8 @@ class Units:
         self._on_ended = on_ended
         self._runs: dict[tuple[Role, str], Run] = {}
         self._measure_starts = 0
-        self._failed: set[tuple[Role, str]] = set()
-        """Units that systemd keeps, failed, until they are reset."""
+        self._failed: set[str] = set()
+        """Slugs of model units that systemd keeps, failed, until they are reset. Measure units it never keeps."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.manager = Manager(self._handle_unit_event, self._handle_lost)
         self.settings = GlobalSettings()
@@ -93,10 +93,10 @@ class Units:
         found: list[Run] = []
         for snapshot in await self.manager.list_units():
             run = _adopt(snapshot)
-            if snapshot.active_state == "failed":
-                self._failed.add((snapshot.role, snapshot.slug))
             if snapshot.role is Role.MEASURE:
                 await self.manager.stop_unit(snapshot.unit)
+            elif snapshot.active_state == "failed":
+                self._failed.add(snapshot.slug)
             elif run is not None:
                 self._runs[run.role, run.slug] = run
                 found.append(run)
@@ -104,9 +104,9 @@ class Units:
 
     def forget_failed(self, slugs: Collection[str]) -> None:
         """Reset the failed units of models that are in the configuration no more: nobody would start them again."""
-        for role, slug in [(role, slug) for role, slug in self._failed if slug not in slugs]:
-            self._failed.discard((role, slug))
-            self._spawn(self._reset(format_unit(role, slug)))
+        for slug in self._failed.difference(slugs):
+            self._failed.discard(slug)
+            self._spawn(self._reset(format_unit(Role.MODEL, slug)))
 
     async def _reset(self, unit: str) -> None:
         try:
@@ -212,7 +212,8 @@ class Units:
     async def _start_unit(self, run: Run, choose_properties: Callable[[], dict[str, Any]]) -> None:
         try:
             await self.manager.free_name(run.unit)
-            self._failed.discard((run.role, run.slug))
+            if run.role is Role.MODEL:
+                self._failed.discard(run.slug)
             properties = choose_properties()
             if run.stopping:  # a stop that came before there was a unit
                 self._end(run, None)
@@ -258,7 +259,8 @@ class Units:
                 run, LoadFailure(result=STOPPED, exit_code=0, message="ended without a report") if silent else None
             )
             return
-        self._failed.add((run.role, run.slug))
+        if run.role is Role.MODEL:
+            self._failed.add(run.slug)
         message = run.error or await acquire_log_tail(run.unit) or event.status_text
         # What systemd or the kernel did to it is the reason; its last lines may be about something else.
         if event.result in KILLED:
