@@ -61,11 +61,12 @@ class RequestRecord:
     is_cut = False
     """The answer did not end as it should have."""
 
-    def __init__(self, method: bytes, path: bytes, request_id: bytes, added: bytes, now_s: float) -> None:
+    def __init__(self, method: bytes, path: bytes, request_id: bytes, cors: bytes, now_s: float) -> None:
         self.method = method
         self.path = path
         self.request_id = request_id
-        self.added = added
+        self.id_line = id_line = b"X-Request-Id: %b\r\n" % request_id
+        self.added = id_line + cors
         """Header lines that every answer to this request gets."""
         self.began_s = now_s
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from llamactl.errors import ErrorCode, LlamactlError, format_http_error
 from llamactl.front.access import RequestRecord
 from llamactl.front.body import HELD_BYTES, BodyStream
-from llamactl.front.buffers import READ_VIEW
+from llamactl.front.buffers import READ_VIEW, Outlet
 from llamactl.front.framing import End, RequestReader
 from llamactl.front.headers import CONTINUE, format_answer, format_error_fields, format_wire_error
 from llamactl.front.routes import dispatch
@@ -69,6 +69,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_front",
         "_head",
         "_linger",
+        "_outlet",
         "_paused",
         "_reader",
         "_running",
@@ -93,6 +94,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._front = front
         self._reader = RequestReader()
         self._transport: asyncio.Transport | None = None
+        self._outlet: Outlet | None = None
         self._head: RequestHead | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -113,6 +115,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
+        self._outlet = Outlet(self._transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.peer = str(peer[0])
@@ -126,12 +129,20 @@ class ClientConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._linger is not None:
             return
-        data = bytes(READ_VIEW[:nbytes])
+        if self._stream is not None and self._reader.pass_over(nbytes):
+            self._take_buffered(nbytes)
+            return
         if self._tunnel is not None:
-            self._tunnel.write(data)
+            self._tunnel.write(READ_VIEW[:nbytes])
             if self._tunnel.congested:
                 self._pause(_BODY)
             return
+        data = bytes(READ_VIEW[:nbytes])
+        if not self._answering and self._head is None and not self.congested:
+            whole = self._reader.take_whole(data)
+            if whole is not None:
+                self._take_whole(*whole)
+                return
         self._reader.feed(data)
         if not self._answering or self._stream is not None:
             self._advance()
@@ -157,6 +168,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         transport, self._transport = self._transport, None
+        self._outlet = None
         self._front.clients.discard(self)
         for timer in (self._linger, self._timer):
             if timer is not None:
@@ -205,6 +217,17 @@ class ClientConnection(asyncio.BufferedProtocol):
             return not self._paused & _BODY
         return not (self._answering or self.congested)
 
+    def _take_whole(self, head: RequestHead, body: bytes) -> None:
+        """A request that has come in one piece, and whose head has been read before."""
+        self.record = self._front.make_record(head)
+        if len(body) > HELD_BYTES or len(body) > self._front.settings.max_body_bytes:
+            self._head = head
+            self._take_body(body)
+            if self._linger is None:
+                self._take_end()
+            return
+        self._dispatch(head, body)
+
     def _take_head(self, head: RequestHead) -> None:
         self._head = head
         self.record = self._front.make_record(head)
@@ -226,6 +249,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             if self._body_bytes > HELD_BYTES:
                 self._open_stream()
 
+    def _take_buffered(self, nbytes: int) -> None:
+        """The read buffer holds a piece of a large body and nothing else."""
+        self._body_bytes += nbytes
+        self._add_to_stream(None, nbytes)
+        self._advance()  # that may have been the last piece
+        if not self._answering or self._stream is not None:
+            self._note_wait()
+
     def _open_stream(self) -> None:
         """The body is a large one: it goes on to the instance as it comes, once it is known to which."""
         head = self._head
@@ -234,12 +265,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         pieces, self._body = self._body, []
         self._add_to_stream(b"".join(pieces))
 
-    def _add_to_stream(self, piece: bytes) -> None:
+    def _add_to_stream(self, piece: bytes | None, nbytes: int = 0) -> None:
+        """`piece` None: the first `nbytes` of the read buffer."""
         stream, head = self._stream, self._head
         assert stream is not None
         assert head is not None
         try:
-            stream.add(piece)
+            if piece is None:
+                stream.add_buffered(nbytes)
+            else:
+                stream.add(piece)
             self.record.received_bytes = stream.received_bytes
             if not self._answering and (stream.scanner.done or stream.scanner.find_model()):
                 self._answering = True
@@ -249,11 +284,15 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _take_end(self) -> None:
         stream = self._stream
-        if stream is None:
-            self._dispatch()
-            return
         head, self._head = self._head, None
         assert head is not None
+        if stream is None:
+            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            if body:
+                self._body = []
+                self._body_bytes = 0
+            self._dispatch(head, body)
+            return
         self._stream = None
         self._body_bytes = 0
         stream.end()
@@ -295,15 +334,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         fields = format_error_fields(status)
         return format_answer(status, format_http_error(error), keep_alive=False, fields=fields, added=self.record.added)
 
-    def _dispatch(self) -> None:
-        head = self._head
-        assert head is not None
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._head = None
+    def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self.record.received_bytes = len(body)
-        if body:
-            self._body = []
-            self._body_bytes = 0
         self._answering = True
         try:
             dispatch(self._front, self, head, body)
@@ -333,8 +365,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         return head.keep_alive and self._stream is None and not front.stopping and not front.draining
 
     def send(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
+        if self._outlet is not None:
+            self._outlet.send(data)
 
     def answer(
         self,

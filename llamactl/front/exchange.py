@@ -47,32 +47,26 @@ MAX_MISFIT_BYTES = 64 * 1024
 class Exchange:
     """One request that an instance answers, from the moment that it is known which model it wants."""
 
-    __slots__ = (
-        "_autoload",
-        "_body",
-        "_client",
-        "_comment_timer",
-        "_commented",
-        "_done",
-        "_event_stream",
-        "_front",
-        "_head",
-        "_keep_alive",
-        "_keep_alive_s",
-        "_lease",
-        "_looks_only",
-        "_mid_event",
-        "_misfit",
-        "_name",
-        "_queue_timer",
-        "_rechunk",
-        "_record",
-        "_retried",
-        "_started",
-        "_stream",
-        "_tail",
-        "_upstream",
-    )
+    # Defaults of the class, not stores in every object: most requests never touch most of these.
+    _tail: bytes | None = None
+    """The last bytes of an answer that may tell its tokens; None: it does not."""
+    _keep_alive_s: float | None = None
+    """How long the request wants its model to stay."""
+    _lease: Lease | None = None
+    _upstream: Upstream | None = None
+    _started = False
+    _done = False
+    _retried = False
+    _rechunk = False
+    _keep_alive = True
+    _event_stream = False
+    _mid_event = False
+    _comment_timer: asyncio.TimerHandle | None = None
+    _queue_timer: asyncio.TimerHandle | None = None
+    _commented = False
+    """The client has a stream already, with comments in it, though no instance has answered."""
+    _misfit: bytearray | None = None
+    """An answer that is no stream, where the client has one already."""
 
     def __init__(
         self,
@@ -96,33 +90,18 @@ class Exchange:
         self._looks_only = looks_only
         """A request that only looks at a model: never loads it, and is no use of it."""
         self._record = client.record
-        self._tail: bytes | None = None
-        """The last bytes of an answer that may tell its tokens; None: it does not."""
-        self._keep_alive_s: float | None = None
-        """How long the request wants its model to stay."""
-        self._lease: Lease | None = None
-        self._upstream: Upstream | None = None
-        self._started = False
-        self._done = False
-        self._retried = False
-        self._rechunk = False
-        self._keep_alive = True
-        self._event_stream = False
-        self._mid_event = False
-        self._comment_timer: asyncio.TimerHandle | None = None
-        self._queue_timer: asyncio.TimerHandle | None = None
-        self._commented = False
-        """The client has a stream already, with comments in it, though no instance has answered."""
-        self._misfit: bytearray | None = None
-        """An answer that is no stream, where the client has one already."""
 
     def start(self) -> None:
-        try:
-            self._keep_alive_s = find_keep_alive(self._body)
-        except LlamactlError as error:
-            self._finish_with(error)
-            return
-        lease = self._front.acquire_lease(self, Asked(self._name, self._autoload, touch=not self._looks_only))
+        if b'"keep_alive"' in self._body:
+            try:
+                self._keep_alive_s = find_keep_alive(self._body)
+            except LlamactlError as error:
+                self._finish_with(error)
+                return
+        touch = not self._looks_only
+        lease = self._front.acquire_warm(self, self._name, touch)
+        if lease is None:
+            lease = self._front.acquire_lease(self, Asked(self._name, self._autoload, touch=touch))
         if lease is not None:
             self.take_lease(lease)
         elif not self._done:
@@ -221,14 +200,14 @@ class Exchange:
         self._upstream = upstream
         head, stream, record = self._head, self._stream, self._record
         if stream is None:
-            out = format_upstream_head(head, len(self._body), record.request_id, self._client.peer)
+            out = format_upstream_head(head, len(self._body), record.id_line, self._client.peer)
             if head.upgrade:
                 upstream.begin(self, out, None, chunked=False, may_switch=True)
             else:
                 upstream.send(self, out, self._body, head.method == b"HEAD")
             return
         length = stream.received_bytes if stream.complete else head.content_length
-        out = format_upstream_head(head, length, record.request_id, self._client.peer)
+        out = format_upstream_head(head, length, record.id_line, self._client.peer)
         upstream.begin(self, out, stream, chunked=length < 0)
 
     def take_room(self) -> None:
@@ -366,7 +345,8 @@ class Exchange:
         """Nothing is wanted for this request any more."""
         self._done = True
         self._upstream = None
-        self._stop_timers()
+        if self._comment_timer is not None or self._queue_timer is not None:
+            self._stop_timers()
         if self._stream is not None:
             self._stream.close()
         self._release()

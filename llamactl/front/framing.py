@@ -134,6 +134,20 @@ class _Reader:
         """Fed, but not yet part of an event."""
         return len(self._data) - self._pos
 
+    def pass_over(self, nbytes: int) -> bool:
+        """Count bytes as fed and taken that are wholly part of a body, and the next to come; False: feed them."""
+        if self._stage is not _Stage.LENGTH or nbytes > self._left or self._pos != len(self._data):
+            return False
+        self._left -= nbytes
+        if not self._left:
+            self._stage = _Stage.COMPLETE
+        return True
+
+    def _end_message(self) -> None:
+        self._stage = _Stage.HEAD
+        if self._pos == len(self._data):  # a connection that waits for its next message holds nothing of the last one
+            self._data, self._pos = b"", 0
+
     def _take_head(self) -> bytes | None:
         while self._data.startswith(b"\r\n", self._pos):  # RFC 9112 2.2: empty lines before a message are ignored
             self._pos += 2
@@ -178,12 +192,23 @@ class _Reader:
 class RequestReader(_Reader):
     """Bytes of a client in, its requests out."""
 
-    __slots__ = ("_last", "_last_bytes")
+    __slots__ = ("_last", "_last_bytes", "_last_size")
 
     def __init__(self) -> None:
         super().__init__()
         self._last_bytes = b""
         self._last: RequestHead | None = None
+        self._last_size = -1
+        """Of the whole last message; -1: its head does not tell."""
+
+    def take_whole(self, data: bytes) -> tuple[RequestHead, bytes] | None:
+        """Head and body, where `data` is one message with the head of the last one: most are. None: feed it."""
+        if len(data) != self._last_size or self._data or self._stage is not _Stage.HEAD:
+            return None
+        raw = self._last_bytes
+        if self._last is None or not data.startswith(raw):
+            return None
+        return self._last, data[len(raw) :]
 
     def next_event(self) -> RequestEvent:
         """Head, pieces of the body (never empty), END; then the next request. None: feed more. Raises WireError."""
@@ -198,13 +223,14 @@ class RequestReader(_Reader):
                 else:
                     head = self._last = parse_request_head(raw)
                     self._last_bytes = raw
+                    self._last_size = -1 if head.chunked else len(raw) + max(head.content_length, 0)
                 if head.chunked:
                     self._begin_chunked()
                 else:
                     self._begin_length(max(head.content_length, 0))
                 return head
             if self._stage is _Stage.COMPLETE:
-                self._stage = _Stage.HEAD
+                self._end_message()
                 return END
             piece = self._next_piece()
             if piece is None:
@@ -216,12 +242,13 @@ class RequestReader(_Reader):
 class ResponseReader(_Reader):
     """Bytes of an instance in, its answers out."""
 
-    __slots__ = ("_last", "_last_bytes", "_may_switch", "_to_head")
+    __slots__ = ("_last", "_last_bytes", "_last_size", "_may_switch", "_to_head")
 
     def __init__(self) -> None:
         super().__init__()
         self._last_bytes = b""
         self._last: ResponseHead | None = None
+        self._last_size = -1
         self._to_head = False
         self._may_switch = False
 
@@ -231,6 +258,15 @@ class ResponseReader(_Reader):
         """
         self._to_head = to_head
         self._may_switch = may_switch
+
+    def take_whole(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
+        """See RequestReader.take_whole."""
+        if len(data) != self._last_size or self._data or self._to_head or self._stage is not _Stage.HEAD:
+            return None
+        raw = self._last_bytes
+        if self._last is None or not data.startswith(raw):
+            return None
+        return self._last, data[len(raw) :]
 
     def next_event(self) -> ResponseEvent:
         """Head, pieces of the body (never empty), END; interim responses (1xx) are dropped. None: feed more.
@@ -247,6 +283,8 @@ class ResponseReader(_Reader):
                 else:
                     head = self._last = parse_response_head(raw)
                     self._last_bytes = raw
+                    tells = head.content_length >= 0 and head.status >= 200 and head.status not in (204, 304)
+                    self._last_size = len(raw) + head.content_length if tells else -1
                 if head.status == 101:
                     if not self._may_switch:
                         raise WireError(502, "unwanted change of protocols")
@@ -264,7 +302,7 @@ class ResponseReader(_Reader):
                     self._stage = _Stage.CLOSE
                 return head
             if self._stage is _Stage.COMPLETE:
-                self._stage = _Stage.HEAD
+                self._end_message()
                 return END
             piece = self._next_piece()
             if piece is None:

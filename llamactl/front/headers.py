@@ -61,9 +61,9 @@ def _format_fields(head: Head, dropped: frozenset[bytes]) -> list[bytes]:
     return [b"%b: %b\r\n" % (name, value) for lowered, name, value in head.headers if lowered not in dropped]
 
 
-def format_upstream_head(head: RequestHead, body_bytes: int, request_id: bytes = b"", peer: str = "") -> bytes:
+def format_upstream_head(head: RequestHead, body_bytes: int, id_line: bytes = b"", peer: str = "") -> bytes:
     """The request as the instance gets it. `body_bytes` is known for a body that is here, however the client framed
-    it; -1: it follows in our own chunks.
+    it; -1: it follows in our own chunks. `id_line`: the header line with the request's id.
 
     `peer`: the address of a client on TCP, whose word on where a request came from counts for nothing; empty for
     a peer on the Unix socket, which is trusted.
@@ -87,7 +87,7 @@ def format_upstream_head(head: RequestHead, body_bytes: int, request_id: bytes =
         cached = b"".join(lines)
         if not head.chunked:  # else the next body of an equal head may have another length
             head.cache["upstream"] = cached
-    return cached + b"X-Request-Id: %b\r\n\r\n" % request_id if request_id else cached + b"\r\n"
+    return cached + id_line + b"\r\n"
 
 
 def _format_forwarded(peer: str, host: bytes | None) -> bytes:

@@ -163,6 +163,18 @@ class LeaseTable:
         self._count(lease, (waiter,), asked.touch, now_s)
         return lease
 
+    def acquire_warm(self, waiter: Waiter, name: str, touch: bool, now_s: float) -> Lease | None:
+        """As acquire, for the usual case: the lease is here, whatever its generation. None: nothing has been done."""
+        lease = self._leases.get(name) or self._aliases.get(name)
+        if lease is None or lease.draining:
+            return None
+        lease.in_flight += 1
+        if touch:
+            lease.started[waiter] = now_s
+            if not lease.told_busy and self._connected:
+                self._tell_busy(lease, now_s)
+        return lease
+
     def release(
         self, lease: Lease, now_s: float, touch: bool = True, waiter: Waiter = None, keep_alive_s: float | None = None
     ) -> list[Outcome]:
@@ -346,12 +358,13 @@ class LeaseTable:
 
     def _end_request(self, lease: Lease, waiter: Waiter, now_s: float) -> None:
         """Who is drained for others is decided by how long its oldest request has run: that may be another one now."""
-        if waiter not in lease.started:
+        started = lease.started
+        if waiter not in started:
             return
-        was_oldest = next(iter(lease.started)) == waiter
-        del lease.started[waiter]
+        was_oldest = next(iter(started)) == waiter
+        del started[waiter]
         due = now_s - lease.told_since_s >= SINCE_INTERVAL_S
-        if was_oldest and lease.started and due and lease.told_busy and not lease.gone and self._connected:
+        if due and was_oldest and started and lease.told_busy and not lease.gone and self._connected:
             self._tell_busy(lease, now_s)
 
     def _tell_busy(self, lease: Lease, now_s: float) -> None:

@@ -39,11 +39,10 @@ _stream_decoder = msgspec.json.Decoder(_Streamed)
 def find_model(head: RequestHead, body: bytes) -> str | None:
     """The name as the client wrote it; None where there is none. Raises LlamactlError for an unreadable body."""
     if body:
-        content_type = head.find(b"content-type") or b""
-        if content_type.lower().startswith(b"multipart/form-data"):
-            name = _find_form_field(content_type, body, b"model")
+        if head.is_form:
+            name = _find_form_field(head.find(b"content-type") or b"", body, b"model")
         else:
-            name = _find_json_model(head, content_type, body)
+            name = _find_json_model(head, body)
         if name:
             return name
     return find_query_value(head.query, "model") if head.query else None
@@ -84,16 +83,15 @@ def _refuse_keep_alive(why: str) -> LlamactlError:
 def find_scanned_model(head: RequestHead, stream: BodyStream) -> str | None:
     """As find_model, for a body of which only so much has come."""
     scanner = stream.scanner
-    content_type = (head.find(b"content-type") or b"").lower()
     named = find_query_value(head.query, "model") if head.query else None
-    if not scanner.is_object and not (named and b"json" not in content_type):
+    if not scanner.is_object and not (named and b"json" not in head.content_type):
         raise LlamactlError(ErrorCode.INVALID_REQUEST, "cannot read body: not a JSON object")
     return scanner.find_model() or named
 
 
-def require_model(head: RequestHead, body: bytes, stream: BodyStream | None = None) -> str:
-    """As find_model, but a request without a name is an error that names the cure."""
-    name = find_model(head, body) if stream is None else find_scanned_model(head, stream)
+def require_model(head: RequestHead, body: bytes, stream: BodyStream | None = None, default: str = "") -> str:
+    """As find_model, but a request without a name is one for `default`, or an error that names the cure."""
+    name = (find_model(head, body) if stream is None else find_scanned_model(head, stream)) or default
     if not name:
         raise LlamactlError(ErrorCode.INVALID_REQUEST, "cannot route request: it names no model", hint=_CURE)
     return name
@@ -121,7 +119,7 @@ def decode_path(path: bytes) -> str:
     return unquote(path.decode("ascii"), errors="replace")
 
 
-def _find_json_model(head: RequestHead, content_type: bytes, body: bytes) -> str | None:
+def _find_json_model(head: RequestHead, body: bytes) -> str | None:
     try:
         return _decoder.decode(body).model
     except msgspec.ValidationError as error:
@@ -131,7 +129,7 @@ def _find_json_model(head: RequestHead, content_type: bytes, body: bytes) -> str
             ) from None
         raise LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot read body: not a JSON object: {error}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        if b"json" not in content_type.lower() and find_query_value(head.query, "model"):
+        if b"json" not in head.content_type and find_query_value(head.query, "model"):
             return None
         raise LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot read body: not valid JSON: {error}") from None
 

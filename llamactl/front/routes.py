@@ -85,6 +85,9 @@ class _Request:
             return find_scanned_model(self.head, self.stream)
         return find_model(self.head, self.body)
 
+    def pass_on(self, name: str, looks_only: bool) -> None:
+        _pass_on(self.front, self.client, self.head, self.body, self.stream, name, looks_only)
+
 
 def dispatch(
     front: "Front", client: "ClientConnection", head: RequestHead, body: bytes, stream: BodyStream | None = None
@@ -92,6 +95,10 @@ def dispatch(
     """Answer one request, begin to, or pass it on. `stream`: a large body that may still be on its way, instead of
     `body`. Raises LlamactlError for the client.
     """
+    default = front.settings.default_model
+    if head.passed_by is front.guard:  # as the last one
+        _pass_on(front, client, head, body, stream, require_model(head, body, stream, default), looks_only=False)
+        return
     request = _Request(front, client, head, body, stream)
     path = head.path
     if client.peer and not front.guard.accepts_host(head.find(b"host")):
@@ -112,15 +119,9 @@ def dispatch(
     elif head.method in _READ:
         _pass_on_read(request)
     else:
-        _pass_on(request, _require_model(request), looks_only=False)
-
-
-def _require_model(request: _Request) -> str:
-    """The model that the request names, else the one that stands in."""
-    default = request.front.settings.default_model
-    if default:
-        return request.find_model() or default
-    return require_model(request.head, request.body, request.stream)
+        if not head.upgrade:
+            head.passed_by = front.guard
+        _pass_on(front, client, head, body, stream, require_model(head, body, stream, default), looks_only=False)
 
 
 def _refuse_host(request: _Request) -> NoReturn:
@@ -168,11 +169,11 @@ def _pass_on_read(request: _Request) -> None:
     head = request.head
     name = request.find_model()
     if name:
-        _pass_on(request, name, looks_only=head.path in LOOKUPS)
+        request.pass_on(name, looks_only=head.path in LOOKUPS)
     elif head.path in _POST_ONLY:
         _refuse_method(request, "POST, OPTIONS")
     elif head.path in LOOKUPS:
-        _pass_on(request, _require_model(request), looks_only=True)
+        request.pass_on(require_model(head, b"", None, request.front.settings.default_model), looks_only=True)
     else:
         raise LlamactlError(
             ErrorCode.NOT_FOUND,
@@ -181,21 +182,20 @@ def _pass_on_read(request: _Request) -> None:
         )
 
 
-def _pass_on(request: _Request, name: str, looks_only: bool) -> None:
-    if name in request.front.unknown_names:
-        name = request.front.settings.default_model
-    autoload = find_autoload(request.head.query) if request.head.query else None
-    exchange = Exchange(
-        request.front,
-        request.client,
-        request.head,
-        request.body,
-        name,
-        autoload=not looks_only and autoload is not False,
-        looks_only=looks_only,
-        stream=request.stream,
-    )
-    request.client.begin(exchange)
+def _pass_on(
+    front: "Front",
+    client: "ClientConnection",
+    head: RequestHead,
+    body: bytes,
+    stream: BodyStream | None,
+    name: str,
+    looks_only: bool,
+) -> None:
+    if name in front.unknown_names:
+        name = front.settings.default_model
+    autoload = not looks_only and (not head.query or find_autoload(head.query) is not False)
+    exchange = Exchange(front, client, head, body, name, autoload, looks_only, stream)
+    client.begin(exchange)
     exchange.start()
 
 

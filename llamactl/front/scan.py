@@ -15,6 +15,8 @@ import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError
 
+Bytes = bytes | bytearray
+
 MAX_VALUE_BYTES = 4096
 """Longer names of members, and longer values of those that are looked for, are none of ours."""
 
@@ -66,24 +68,27 @@ class JsonScanner:
         """Nothing that follows can matter."""
         return self._at is _At.END
 
-    def feed(self, data: bytes) -> None:
-        pos, end = 0, len(data)
+    def feed(self, data: Bytes, end: int | None = None) -> None:
+        """Go on with `data[:end]`, which may change afterwards."""
+        pos = 0
+        if end is None:
+            end = len(data)
         while pos < end and self._at is not _At.END:
-            pos = self._step(data, pos)
+            pos = self._step(data, pos, end)
 
-    def _step(self, data: bytes, pos: int) -> int:
+    def _step(self, data: Bytes, pos: int, end: int) -> int:
         at = self._at
         if at in (_At.KEY_REST, _At.STRING, _At.NESTED_STRING):
-            return self._read_string(data, pos)
+            return self._read_string(data, pos, end)
         if at is _At.NESTED:
-            return self._skip_nested(data, pos)
+            return self._skip_nested(data, pos, end)
         if at is _At.SCALAR:
-            return self._read_scalar(data, pos)
-        found = _SPACE.match(data, pos)
+            return self._read_scalar(data, pos, end)
+        found = _SPACE.match(data, pos, end)
         pos = found.end() if found else pos
-        if pos == len(data):
+        if pos == end:
             return pos
-        byte = data[pos : pos + 1]
+        byte = bytes(data[pos : pos + 1])
         if at is _At.START:
             self._at, self.is_object = (_At.KEY, True) if byte == b"{" else (_At.END, False)
         elif at is _At.KEY:
@@ -110,18 +115,17 @@ class JsonScanner:
             return pos
         return pos + 1
 
-    def _read_string(self, data: bytes, pos: int) -> int:
+    def _read_string(self, data: Bytes, pos: int, end: int) -> int:
         start = pos
         if self._escaped:
             self._escaped = False
             pos += 1
-        found = _STRING_REST.match(data, pos)
-        stop = found.end() if found else pos
+        stop = _find_string_stop(data, pos, end)
         if self._text is not None:
             self._text += data[start:stop]
             if len(self._text) > MAX_VALUE_BYTES:
                 self._text = None
-        if stop == len(data):
+        if stop == end:
             return stop
         if data[stop] == 0x5C:  # a backslash at the very end of the piece
             self._escaped = True
@@ -148,23 +152,23 @@ class JsonScanner:
             self._at = _At.KEY
         self._text = None
 
-    def _read_scalar(self, data: bytes, pos: int) -> int:
-        found = _SCALAR_REST.match(data, pos)
+    def _read_scalar(self, data: Bytes, pos: int, end: int) -> int:
+        found = _SCALAR_REST.match(data, pos, end)
         stop = found.end() if found else pos
         if self._text is not None and len(self._text) <= MAX_VALUE_BYTES:
             self._text += data[pos:stop]
-        if stop == len(data):
+        if stop == end:
             return stop
         if self._text is not None:
             self._take_value(_decode(bytes(self._text)))
             self._text = None
-        self._at = _At.END if data[stop : stop + 1] in (b"}", b"]") else _At.KEY
+        self._at = _At.END if data[stop] in b"}]" else _At.KEY
         return stop + 1
 
-    def _skip_nested(self, data: bytes, pos: int) -> int:
-        found = _NESTED_REST.match(data, pos)
+    def _skip_nested(self, data: Bytes, pos: int, end: int) -> int:
+        found = _NESTED_REST.match(data, pos, end)
         pos = found.end() if found else pos
-        if pos == len(data):
+        if pos == end:
             return pos
         byte = data[pos]
         if byte == 0x22:
@@ -193,6 +197,17 @@ class JsonScanner:
         if not isinstance(self.model, str):
             raise LlamactlError(ErrorCode.INVALID_REQUEST, 'cannot route request: "model" is not a string')
         return self.model
+
+
+def _find_string_stop(data: Bytes, pos: int, end: int) -> int:
+    """Where reading a string from `pos` on stops: at its quote, at a backslash that is the last byte, or at `end`."""
+    quote = data.find(b'"', pos, end)
+    stop = quote if quote >= 0 else end
+    escape = data.find(b"\\", pos, stop)
+    if escape < 0:  # an image, most likely: looked for twice, it is still passed ten times as fast as it is matched
+        return stop
+    found = _STRING_REST.match(data, escape, end)
+    return found.end() if found else escape
 
 
 def parse_keep_alive(value: object) -> float:
@@ -245,10 +260,11 @@ class FormScanner:
         self._in_part = False
         """The buffer begins behind a delimiter."""
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: Bytes, end: int | None = None) -> None:
+        """See JsonScanner.feed."""
         if self.done:
             return
-        self._buffer += data
+        self._buffer += data[:end]
         while not self.done and self._advance():
             pass
 

@@ -8,8 +8,8 @@ they go back when the connection does.
 import asyncio
 import contextlib
 import socket
-import time
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from llamactl.errors import LlamactlError
@@ -141,17 +141,16 @@ class Front:
     def make_record(self, head: RequestHead | None) -> RequestRecord:
         """For a request whose head has been read, or (None) could not be."""
         request_id = choose_request_id(head)
-        added = b"X-Request-Id: %b\r\n" % request_id
         if head is None:
-            return RequestRecord(b"-", b"-", request_id, added, time.monotonic())
-        if self.guard.has_cors:
-            added += self.guard.format_cors(head)
-        return RequestRecord(head.method, head.path, request_id, added, time.monotonic())
+            return RequestRecord(b"-", b"-", request_id, b"", monotonic())
+        cors = self.guard.format_cors(head) if self.guard.has_cors else b""
+        return RequestRecord(head.method, head.path, request_id, cors, monotonic())
 
     def take_record(self, record: RequestRecord) -> None:
         """A request has ended."""
-        now_s = time.monotonic()
-        record.end_wait(now_s)
+        now_s = monotonic()
+        if record.queued_s:
+            record.end_wait(now_s)
         self.tally.count(record, now_s)
         if self.access.is_on:
             self.access.write(record, now_s)
@@ -172,10 +171,17 @@ class Front:
 
     # --- leases, for exchanges ---
 
+    def acquire_warm(self, waiter: Any, name: str, touch: bool) -> Lease | None:
+        """As LeaseTable.acquire_warm."""
+        lease = self.leases.acquire_warm(waiter, name, touch, monotonic())
+        if self.leases.outbox:
+            self._flush()
+        return lease
+
     def acquire_lease(self, waiter: Any, asked: Asked) -> Lease | None:
         """As LeaseTable.acquire; what the waiter waits for comes by its take_lease or take_refusal."""
         try:
-            lease = self.leases.acquire(waiter, asked, time.monotonic())
+            lease = self.leases.acquire(waiter, asked, monotonic())
         except LlamactlError as error:
             waiter.take_refusal(error)
             lease = None
@@ -186,7 +192,7 @@ class Front:
         return lease
 
     def release_lease(self, lease: Lease, touch: bool, waiter: Any = None, keep_alive_s: float | None = None) -> None:
-        outcomes = self.leases.release(lease, time.monotonic(), touch, waiter, keep_alive_s)
+        outcomes = self.leases.release(lease, monotonic(), touch, waiter, keep_alive_s)
         if self.leases.outbox:
             self._flush()
         if outcomes:
@@ -222,12 +228,12 @@ class Front:
         if self._deadline_timer is None:
             deadline_s = self.leases.next_deadline_s()
             if deadline_s is not None:
-                delay_s = max(0.0, deadline_s - time.monotonic())
+                delay_s = max(0.0, deadline_s - monotonic())
                 self._deadline_timer = self.loop.call_later(delay_s, self._expire)
 
     def _expire(self) -> None:
         self._deadline_timer = None
-        self._apply(self.leases.expire(time.monotonic()))
+        self._apply(self.leases.expire(monotonic()))
         self._arm_deadline()
 
     # --- the supervisor, for Control ---
@@ -246,14 +252,14 @@ class Front:
     def handle_lost(self, reason: str) -> None:
         if self.leases.connected:
             self.log.warning("supervisor lost", reason=reason, leases=len(self.leases.leases()))
-        outcomes = self.leases.handle_lost(time.monotonic())
+        outcomes = self.leases.handle_lost(monotonic())
         self._apply(outcomes)
         self._arm_deadline()
 
     def handle_message(self, message: ServerMessage) -> None:
         match message:
             case LeaseGrant() | Failure() | Recall() | RecallCancelled() | LeaseGone():
-                self._apply(self.leases.handle(message, time.monotonic()))
+                self._apply(self.leases.handle(message, monotonic()))
             case Progress():
                 self.leases.note_progress(message)
             case ModelsChanged():

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from llamactl.front.body import BodyStream
-from llamactl.front.buffers import READ_VIEW
+from llamactl.front.buffers import READ_VIEW, Outlet
 from llamactl.front.framing import End, ResponseReader
 from llamactl.front.wire import ResponseHead, WireError
 
 MAX_IDLE_PER_INSTANCE = 64
-HIGH_WATER_BYTES = 64 * 1024
 BACKLOG_DELAYS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -45,6 +44,7 @@ class Upstream(asyncio.BufferedProtocol):
         self._reader = ResponseReader()
         self._receiver: Receiver | None = None
         self._transport: asyncio.Transport | None = None
+        self._outlet: Outlet | None = None
         self._paused = False
         self._answered = False
         """Something of the answer to the present request has come."""
@@ -58,33 +58,29 @@ class Upstream(asyncio.BufferedProtocol):
     def send(self, receiver: Receiver, head: bytes, body: bytes, to_head: bool) -> None:
         """Send a request; the answer goes to `receiver`."""
         assert self._receiver is None
-        assert self._transport is not None
+        assert self._outlet is not None
         self._receiver = receiver
         self._answered = False
         self._reader.expect(to_head)
-        if len(body) <= HIGH_WATER_BYTES:
-            self._transport.write(head + body if body else head)
-        else:
-            self._transport.write(head)
-            self._transport.write(body)
+        self._outlet.send(head + body if body else head)
 
     def begin(
         self, receiver: Receiver, head: bytes, stream: BodyStream | None, chunked: bool, may_switch: bool = False
     ) -> None:
         """Send a request whose body comes as it comes, or one that may change protocols."""
         assert self._receiver is None
-        assert self._transport is not None
+        assert self._outlet is not None
         self._receiver = receiver
         self._answered = False
         self._reader.expect(False, may_switch)
         self._stream = stream
-        self._transport.write(head)
+        self._outlet.send(head)
         if stream is not None:
             stream.attach(self, chunked)
 
-    def write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+    def write(self, data: bytes | memoryview) -> None:
+        if self._outlet is not None:
+            self._outlet.send(data)
 
     def abandon(self) -> None:
         """The receiver is gone: close at once, which is what stops a generation."""
@@ -107,6 +103,7 @@ class Upstream(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
+        self._outlet = Outlet(self._transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return READ_VIEW
@@ -117,7 +114,14 @@ class Upstream(asyncio.BufferedProtocol):
             self._close()
             return
         self._answered = True
-        self._reader.feed(bytes(READ_VIEW[:nbytes]))
+        data = bytes(READ_VIEW[:nbytes])
+        if self._stream is None:
+            whole = self._reader.take_whole(data)
+            if whole is not None:
+                self._keep_alive = whole[0].keep_alive
+                self._end_answer(receiver, *whole)
+                return
+        self._reader.feed(data)
         try:
             self._relay(receiver)
         except WireError as error:
@@ -137,29 +141,29 @@ class Upstream(asyncio.BufferedProtocol):
             if type(event) is bytes:
                 body = body + event if body else event
             elif event is End.END:
-                self._receiver = None
-                # A request that is not wholly sent, or bytes behind the answer: the next answer could be told wrong.
-                assert self._transport is not None
-                clean = not reader.buffered_bytes and not self._transport.get_write_buffer_size()
-                if self._stream is not None:
-                    clean = clean and self._stream.sent_whole
-                    self._stream.detach()
-                    self._stream = None
-                self._finish(clean)
-                receiver.take_response(head, body, True)
+                self._end_answer(receiver, head, body)
                 return
             else:
                 assert isinstance(event, ResponseHead)
                 head = event
                 self._keep_alive = event.keep_alive
 
-    def _finish(self, clean: bool) -> None:
+    def _end_answer(self, receiver: Receiver, head: ResponseHead | None, body: bytes) -> None:
+        self._receiver = None
+        # A request that is not wholly sent, or bytes behind the answer: the next answer could be told wrong.
+        assert self._transport is not None
+        clean = not self._reader.buffered_bytes and not self._transport.get_write_buffer_size()
+        if self._stream is not None:
+            clean = clean and self._stream.sent_whole
+            self._stream.detach()
+            self._stream = None
         self.fresh = False
         self.resume()
         if clean and self._keep_alive:
             self._pool.keep(self)
         else:
             self._close()
+        receiver.take_response(head, body, True)
 
     def pause_writing(self) -> None:
         self.congested = True
@@ -175,7 +179,7 @@ class Upstream(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._outlet = None
         self._pool.forget(self)
         receiver = self._receiver
         if receiver is None:

@@ -16,7 +16,7 @@ MAX_HEAD_BYTES = 32 * 1024
 """Request or status line with all headers. A longer head is answered with 431."""
 
 _TARGET = re.compile(rb"[!-\"$-~]+")  # visible ASCII but "#": a fragment never travels
-_ABSOLUTE = re.compile(rb"https?://[^/?#]+(?=[/?]|$)", re.IGNORECASE)
+_ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(?=[/?]|$)", re.IGNORECASE)
 _REQUEST_LINE = re.compile(rb"[!-~]+ [!-~]+ HTTP/[0-9]\.[0-9]\r\n")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
@@ -36,7 +36,7 @@ class WireError(Exception):
 class Head:
     """What requests and responses have in common. A value: nothing changes it once it is read, except `cache`."""
 
-    __slots__ = ("cache", "chunked", "content_length", "headers", "keep_alive", "minor")
+    __slots__ = ("cache", "chunked", "content_length", "content_type", "headers", "keep_alive", "minor")
 
     def __init__(self) -> None:
         self.headers: Headers = []
@@ -44,6 +44,8 @@ class Head:
         """HTTP/1.`minor`."""
         self.content_length = -1
         """-1: not given."""
+        self.content_type = b""
+        """In lower case."""
         self.chunked = False
         self.keep_alive = True
         self.cache: dict[object, bytes] = {}
@@ -63,7 +65,7 @@ class Head:
 
 
 class RequestHead(Head):
-    __slots__ = ("expect_continue", "method", "path", "query", "target", "upgrade")
+    __slots__ = ("expect_continue", "method", "passed_by", "path", "query", "target", "upgrade")
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,6 +77,12 @@ class RequestHead(Head):
         self.expect_continue = False
         self.upgrade = b""
         """The protocol that the client would change to, if it is one that is let through: `websocket`."""
+        self.passed_by: object = None
+        """Whose rules have found that such a request is passed on to the model that its body names."""
+
+    @property
+    def is_form(self) -> bool:
+        return self.content_type.startswith(b"multipart/form-data")
 
 
 class ResponseHead(Head):
@@ -87,12 +95,12 @@ class ResponseHead(Head):
 
     @property
     def is_event_stream(self) -> bool:
-        return (self.find(b"content-type") or b"").lower().startswith(b"text/event-stream")
+        return self.content_type.startswith(b"text/event-stream")
 
     @property
     def may_tell_usage(self) -> bool:
         """Whether the body is of a kind that ends with the tokens it took."""
-        return (self.find(b"content-type") or b"").lower().startswith((b"application/json", b"text/event-stream"))
+        return self.content_type.startswith((b"application/json", b"text/event-stream"))
 
 
 class _Collector:
@@ -207,7 +215,10 @@ def _read_target(request: RequestHead, target: bytes) -> None:
         request.target = request.path = target
         return
     absolute = _ABSOLUTE.match(target)
-    if absolute:
+    if absolute:  # its authority counts, whatever Host says (RFC 9112 3.2.2)
+        hosts = [(name, given, absolute[1]) for name, given, _ in request.headers if name == b"host"]
+        others = [header for header in request.headers if header[0] != b"host"]
+        request.headers = [*(hosts or [(b"host", b"Host", absolute[1])]), *others]
         target = target[absolute.end() :]
         if not target.startswith(b"/"):
             target = b"/" + target
@@ -233,6 +244,8 @@ def _read_framing(head: Head, is_request: bool) -> list[bytes]:
             if value.lower() != b"chunked":
                 raise WireError(501 if is_request else 400, "transfer coding other than chunked")
             head.chunked = True
+        elif name == b"content-type":
+            head.content_type = head.content_type or value.lower()
         elif name == b"connection":
             connection = connection + b"," + value.lower() if connection else value.lower()
     if head.chunked and (head.content_length >= 0 or head.minor == 0):

@@ -186,9 +186,10 @@ def test_slow_instance_holds_the_client_instead_of_memory(stage: Any) -> None:
 
 def test_chunked_body_that_is_too_large_is_refused_in_its_middle(stage: Any) -> None:
     async def scenario(world: Any) -> None:
-        closed = asyncio.Event()
+        begun, closed = asyncio.Event(), asyncio.Event()
 
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            begun.set()
             try:
                 await read_request_body(reader)
             except asyncio.IncompleteReadError:
@@ -196,7 +197,10 @@ def test_chunked_body_that_is_too_large_is_refused_in_its_middle(stage: Any) -> 
 
         server = await serve_raw(world, handle)
         client = await world.connect(tcp=True)
-        client.writer.write(format_chunked(CHAT, make_body(size=2 << 20)))
+        raw = format_chunked(CHAT, make_body(size=2 << 20))
+        client.writer.write(raw[: 512 << 10])
+        await begun.wait()
+        client.writer.write(raw[512 << 10 :])
         response = await client.read_response()
         assert (response.status, response.headers["connection"]) == (413, "close")
         await closed.wait()

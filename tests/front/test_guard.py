@@ -98,6 +98,8 @@ def test_foreign_name_is_refused_on_tcp_and_taken_on_the_unix_socket(stage: Any)
         assert "allowed_hosts" in refused.json()["error"]["message"]
         assert (await unix.request(raw)).status == 200
         assert (await tcp.get("/health")).status == 200
+        absolute = b"GET http://evil.example/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        assert (await tcp.request(absolute)).status == 403
         await configure(world, allowed_hosts=("*.example",))
         assert (await tcp.request(raw)).status == 200
 

@@ -36,6 +36,35 @@ def collect(reader: Reader, pieces: list[bytes]) -> list[Any]:
     return events
 
 
+def collect_quickly(reader: Reader, messages: list[bytes]) -> list[Any]:
+    """As collect, for messages that come one by one, by the short ways where they are open."""
+    events: list[Any] = []
+    for message in messages:
+        whole = reader.take_whole(message)
+        if whole is not None:
+            head, body = whole
+            parsed = (
+                (head.method, head.target, tuple(head.headers))
+                if isinstance(head, RequestHead)
+                else (head.status, head.reason, tuple(head.headers))
+            )
+            events += [parsed, *([body] if body else []), End.END]
+            continue
+        for at in range(0, len(message), 16):
+            piece = message[at : at + 16]
+            if reader.pass_over(len(piece)):
+                if isinstance(events[-1], bytes):
+                    events[-1] += piece
+                else:
+                    events.append(piece)
+                piece = b""
+            more = collect(reader, [piece])
+            if more and isinstance(more[0], bytes) and events and isinstance(events[-1], bytes):
+                events[-1] += more.pop(0)
+            events += more
+    return events
+
+
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     borders = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
     return [data[start:end] for start, end in itertools.pairwise(borders)]
@@ -216,3 +245,64 @@ def test_reader_of_refused_bytes_says_nothing_more() -> None:
         reader.next_event()
     with contextlib.suppress(WireError):
         assert reader.next_event() is None
+
+
+@given(st.lists(st.tuples(st.sampled_from(["1", "2"]), bodies), max_size=6))
+def test_short_ways_through_a_reader_tell_the_same(messages: list[tuple[str, bytes]]) -> None:
+    sent = [
+        b"POST /%b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (name.encode(), len(body), body)
+        for name, body in messages
+    ]
+    assert collect_quickly(RequestReader(), sent) == collect(RequestReader(), sent)
+    sent = [
+        b"HTTP/1.1 %b00 OK\r\nContent-Length: %d\r\n\r\n%b" % (name.replace("1", "4").encode(), len(body), body)
+        for name, body in messages
+    ]
+    assert collect_quickly(ResponseReader(), sent) == collect(ResponseReader(), sent)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        b"POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nab",
+        b"POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcG",
+        b"POST /2 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
+    ],
+)
+def test_only_one_whole_message_with_the_same_head_is_taken_at_once(second: bytes) -> None:
+    reader = RequestReader()
+    first = b"POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+    assert reader.take_whole(first) is None
+    collect(reader, [first])
+    assert reader.take_whole(second) is None
+    taken = reader.take_whole(first)
+    assert taken is not None
+    assert taken[1] == b"abc"
+    reader.feed(first[:5])
+    assert reader.take_whole(first) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+def test_answers_whose_end_is_another_are_not_taken_at_once(answer: bytes) -> None:
+    reader = ResponseReader()
+    collect(reader, [answer])
+    assert reader.take_whole(answer) is None
+    reader = ResponseReader()
+    plain = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab"
+    collect(reader, [plain])
+    assert reader.take_whole(plain) is not None
+    reader.expect(to_head=True)
+    assert reader.take_whole(plain) is None
+
+
+def test_reader_between_messages_holds_nothing() -> None:
+    reader = RequestReader()
+    collect(reader, [b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n" + bytes(60000)])
+    assert reader._data == b""

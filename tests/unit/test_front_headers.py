@@ -136,8 +136,8 @@ def test_what_we_write_upstream_reads_back() -> None:
 def test_request_id_is_ours_to_write_in_both_directions() -> None:
     head = request("Host: x", "X-Request-Id: theirs")
     for _ in range(2):
-        assert format_upstream_head(head, 0, b"ours").count(b"X-Request-Id: ours\r\n") == 1
-        assert b"theirs" not in format_upstream_head(head, 0, b"ours")
+        assert format_upstream_head(head, 0, b"X-Request-Id: ours\r\n").count(b"X-Request-Id: ours\r\n") == 1
+        assert b"theirs" not in format_upstream_head(head, 0, b"X-Request-Id: ours\r\n")
     answer = response("X-Request-Id: its", "Content-Length: 0")
     told = format_client_head(answer, 1, True, False, b"X-Request-Id: ours\r\n")
     assert told.endswith(b"\r\nX-Request-Id: ours\r\n\r\n")

@@ -62,6 +62,13 @@ def test_targets_become_origin_form(target: bytes, origin: bytes) -> None:
     assert parse(b"Host: x", first=b"GET %b HTTP/1.1" % target).target == origin
 
 
+def test_absolute_target_names_the_host() -> None:
+    """RFC 9112 3.2.2: else a check of Host could be passed by the one, and the request be for the other."""
+    head = parse(b"A: b", b"Host: localhost", first=b"GET http://evil.example:80/a HTTP/1.1")
+    assert head.find(b"host") == b"evil.example:80"
+    assert parse(first=b"GET http://old.example/ HTTP/1.0").find(b"host") == b"old.example"
+
+
 def test_asterisk_is_for_options() -> None:
     assert parse(b"Host: x", first=b"OPTIONS * HTTP/1.1").target == b"*"
 
@@ -98,6 +105,8 @@ HOSTILE = [
     (400, b"GET host:80 HTTP/1.1\r\nHost: x\r\n\r\n"),
     (400, b"GET * HTTP/1.1\r\nHost: x\r\n\r\n"),
     (400, b"GET ftp://x/ HTTP/1.1\r\nHost: x\r\n\r\n"),
+    (400, b"GET http://u@x/ HTTP/1.1\r\nHost: x\r\n\r\n"),
+    (400, b"GET http://x/ HTTP/1.1\r\n\r\n"),
     (400, b"GET /a#b HTTP/1.1\r\nHost: x\r\n\r\n"),
     (400, b"GET /\x80 HTTP/1.1\r\nHost: x\r\n\r\n"),
     (400, b"GET /\x01 HTTP/1.1\r\nHost: x\r\n\r\n"),
