@@ -2,12 +2,11 @@
 
 Both proxy the same POST to the same static responder on a Unix socket (an nginx of its own), with one worker each, on
 loopback TCP because that is what wrk speaks. Rounds alternate between the two, so that a busy machine hurts both; the
-figures are medians. Added latency is the median through the proxy minus the median straight to the responder. With
---router, llama-server's router proxies POST /tokenize to its own child, the cheapest thing that it passes on.
+figures are medians. Added latency is the median through the proxy minus the median straight to the responder. Other
+programs of the kind are measured where their paths are given: see `peers`.
 """
 
 import contextlib
-import http.client
 import os
 import re
 import socket
@@ -15,14 +14,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchlib import flows
+from benchlib import flows, peers
+from benchlib.cold import CHECKOUT
 from benchlib.report import BenchError, Result, need_programs
 
+PYTHONPATH = f"{CHECKOUT / 'scripts'}:{CHECKOUT}"
 ROUNDS = 5
 ROUND_S = 2
 CONNECTIONS = (1, 16)
@@ -64,9 +64,11 @@ http {{
 }}
 """
 
+BODY = '{"model": "m", "messages": [{"role": "user", "content": "hello"}]}'
+
 SCRIPT = """\
 wrk.method = "POST"
-wrk.body = '{"model": "m", "messages": [{"role": "user", "content": "hello"}]}'
+wrk.body = 'BODY'
 wrk.headers["Content-Type"] = "application/json"
 function done(summary, latency, requests)
     local bad = summary.errors.status + summary.errors.read + summary.errors.write + summary.errors.timeout
@@ -75,14 +77,16 @@ end
 """
 
 
-def measure(router: Path | None = None, model: Path | None = None) -> list[Result]:
-    """Every figure. Raises BenchError."""
+def measure(router: Path | None = None, model: Path | None = None, llama_swap: Path | None = None) -> list[Result]:
+    """Every figure. `router`: a llama-server, which needs a `model`. Raises BenchError."""
     need_programs("nginx", "wrk")
     with open_ways() as ways:
         results = [result for count in CONNECTIONS for result in compare(ways, count)]
         rate = next(result.value for result in results if result.name == "front, requests, 16 connections")
         if router is not None and model is not None:
-            results += compare_router(ways, router, model)
+            results += compare_peer(ways, peers.choose_router(router, model, ways.directory))
+        if llama_swap is not None:
+            results += compare_peer(ways, peers.choose_swap(llama_swap, ways.ports["direct"], BODY, ways.directory))
         results += [measure_added_latency(ways, rate), measure_idle(ways)]
     with open_ways(upstream=[sys.executable, "-m", "benchlib.flows"]) as ways:
         results += [measure_streams(ways), measure_body(ways)]
@@ -108,7 +112,6 @@ def open_ways(access_log: str = "off", upstream: list[str] | None = None) -> Ite
         directory = Path(name)
         directory.chmod(0o755)
         ports = choose_ports()
-        (directory / "post.lua").write_text(SCRIPT)
         nginx_log = "off" if access_log == "off" else directory / "access.log"
         parts = [("yardstick", YARDSTICK)] if upstream else [("responder", RESPONDER), ("yardstick", YARDSTICK)]
         if upstream:
@@ -155,57 +158,11 @@ def measure_streams(ways: Ways) -> Result:
     )
 
 
-def compare_router(ways: Ways, router: Path, model: Path) -> list[Result]:
-    """llama-server's router at 16 connections, in turn with the front. Its CPU is without that of its child."""
-    models = ways.directory / "models"
-    models.mkdir()
-    (models / "m.gguf").symlink_to(model.resolve())
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
-    log = (ways.directory / "router.log").open("w")
-    command = [str(router), "--models-dir", str(models), "--host", "127.0.0.1", "--port", str(port), "-c", "512"]
-    process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        (ways.directory / "tokenize.lua").write_text(SCRIPT.replace('"messages"', '"content": "hello", "messages"'))
-        wait_for_model(port, process)
-        spent = answered = 0.0
-        rates: list[float] = []
-        front_rates: list[float] = []
-        for _ in range(ROUNDS):
-            before_s = flows.acquire_cpu_s(process.pid)
-            rates.append(run_wrk(ways.directory, port, 16, ROUND_S, "tokenize.lua", "/tokenize")[0])
-            spent += flows.acquire_cpu_s(process.pid) - before_s
-            answered += rates[-1] * ROUND_S
-            front_rates.append(run_wrk(ways.directory, ways.ports["front"], 16, ROUND_S)[0])
-    finally:
-        process.terminate()
-        process.wait(30)
-        log.close()
-    rate, front_rate = statistics.median(rates), statistics.median(front_rates)
-    name = "llama-server's router"
-    return [
-        Result("proxy", f"{name}, requests, 16 connections", rate, "1/s", rate / front_rate, "front"),
-        Result("proxy", f"{name}, CPU per request, 16 connections", spent / answered * 1e6, "us"),
-    ]
+def compare_peer(ways: Ways, peer: peers.Peer) -> list[Result]:
+    def run(port: int, path: str, body: str) -> float:
+        return run_wrk(ways.directory, port, peers.CONNECTIONS, ROUND_S, path, body)[0]
 
-
-def wait_for_model(port: int, process: "subprocess.Popen[bytes]") -> None:
-    """Return when the router has loaded `m`. Its first answer waits for that; its port is there only later."""
-    body = b'{"model": "m", "content": "hello"}'
-    end_s = time.monotonic() + 60
-    while time.monotonic() < end_s and process.poll() is None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        try:
-            connection.request("POST", "/tokenize", body, {"Content-Type": "application/json"})
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            pass
-        finally:
-            connection.close()
-        time.sleep(0.2)
-    raise BenchError("cannot measure llama-server's router: it does not answer")
+    return peers.compare(peer, ways.ports["front"], BODY, ROUNDS, ROUND_S, run)
 
 
 def compare(ways: Ways, connections: int) -> list[Result]:
@@ -274,7 +231,7 @@ def run_front(directory: Path, port: int, access_log: str = "off") -> Iterator[i
     environment = {
         **os.environ,
         "LLAMACTL_RUNTIME_DIR": str(directory),
-        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "PYTHONPATH": PYTHONPATH,
     }
     paths = [str(control / "control.sock"), str(directory / "upstream.sock")]
     granter = run_ready([sys.executable, "-m", "benchlib.granter", *paths, access_log], environment)
@@ -299,7 +256,7 @@ def run_front(directory: Path, port: int, access_log: str = "off") -> Iterator[i
 @contextlib.contextmanager
 def run_ready(command: list[str], environment: dict[str, str] | None = None) -> Iterator[None]:
     """A process that prints "ready" when it is."""
-    environment = environment or {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = environment or {**os.environ, "PYTHONPATH": PYTHONPATH}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
     try:
         assert process.stdout is not None
@@ -312,10 +269,12 @@ def run_ready(command: list[str], environment: dict[str, str] | None = None) -> 
 
 
 def run_wrk(
-    directory: Path, port: int, connections: int, seconds: int, script: str = "post.lua", path: str = "/v1/completions"
+    directory: Path, port: int, connections: int, seconds: int, path: str = "/v1/completions", body: str = BODY
 ) -> tuple[float, float]:
     """Requests per second and median latency in microseconds. Raises BenchError when a request failed."""
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(directory / script)]
+    script = directory / "post.lua"
+    script.write_text(SCRIPT.replace("BODY", body))
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script)]
     done = subprocess.run([*command, f"http://127.0.0.1:{port}{path}"], capture_output=True, text=True, check=False)
     match = re.search(r"^RESULT (\d+) (\d+) (\d+) (\d+)$", done.stdout, re.MULTILINE)
     if match is None:
