@@ -23,6 +23,7 @@ STATUS_CLIENT_GONE = 499
 _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_REQUEST_ID_BYTES)
 _PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
 _COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
+_CACHE_N = re.compile(rb'"cache_n"\s*:\s*(\d{1,12})')
 _PROMPT_N = re.compile(rb'"prompt_n"\s*:\s*(\d{1,12})')
 _PREDICTED_N = re.compile(rb'"predicted_n"\s*:\s*(\d{1,12})')
 
@@ -79,7 +80,8 @@ class RequestRecord:
         if not self.prompt_tokens and not self.completion_tokens:
             at = tail.rfind(b'"timings"')
             if at >= 0:
-                self.prompt_tokens = _read_number(_PROMPT_N, tail, at)
+                # Timings count what was computed, usage the whole prompt: what the cache had belongs to it.
+                self.prompt_tokens = _read_number(_CACHE_N, tail, at) + _read_number(_PROMPT_N, tail, at)
                 self.completion_tokens = _read_number(_PREDICTED_N, tail, at)
 
     def end_wait(self, now_s: float) -> None:

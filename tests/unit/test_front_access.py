@@ -40,6 +40,7 @@ def test_made_request_ids_differ() -> None:
 
 USAGE = b'"usage": {"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens" : 12}'
 TIMINGS = b'"timings":{"cache_n":1,"prompt_n":3,"prompt_ms":1.5,"predicted_n":4,"predicted_ms":2}'
+"""Of a prompt of four tokens, of which the cache had one."""
 
 
 @pytest.mark.parametrize(
@@ -48,9 +49,9 @@ TIMINGS = b'"timings":{"cache_n":1,"prompt_n":3,"prompt_ms":1.5,"predicted_n":4,
         (b'{"choices":[],' + USAGE + b"}", (7, 12)),
         (b'data: {"usage":null}\n\ndata: {' + USAGE + b"}\n\ndata: [DONE]\n\n", (7, 12)),
         (b'{"content":"a \\"usage\\": {\\"prompt_tokens\\": 99}"}', (0, 0)),
-        (b'{"content":"x",' + TIMINGS + b"}", (3, 4)),
+        (b'{"content":"x",' + TIMINGS + b"}", (4, 4)),
         (b"{" + USAGE + b"," + TIMINGS + b"}", (7, 12)),
-        (b'{"usage":null,' + TIMINGS + b"}", (3, 4)),
+        (b'{"usage":null,' + TIMINGS + b"}", (4, 4)),
         (b'{"usage":{"input_tokens":5,"output_tokens":6}}', (5, 6)),
         (b'{"data":[],"usage":{"prompt_tokens":9,"total_tokens":9}}', (9, 0)),
         (b"", (0, 0)),
