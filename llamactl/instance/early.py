@@ -3,9 +3,10 @@
 Importing the event loop, the log and the server takes as long as loading a small model, and most of the load is C code
 that runs beside it. Who wants to hear of the load attaches later; before its warm-up the load waits for that.
 
-The thread ends with the load, which asyncio's pool threads do not: a thread that has computed keeps a team of OpenMP
-workers as long as it lives, and with more of these than cores libgomp no longer spins at its barriers. A warm-up on a
-thread that stayed made each later decode of a small model a third slower.
+The thread goes on as the engine's. One that has computed keeps a team of OpenMP workers as long as it lives, and with
+more of these than cores libgomp no longer spins at its barriers: a warm-up on another thread that stayed made each later
+decode of a small model a third slower. A new team, on the other hand, may find itself on one core at first, which the
+first request would pay for.
 """
 
 import threading
@@ -30,6 +31,8 @@ class EarlyLoad:
         self._is_cancelled = False
         self._loaded: Loaded | None = None
         self._error: BaseException | None = None
+        self._is_done = threading.Event()
+        self._next: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self._thread.start()
 
@@ -48,12 +51,19 @@ class EarlyLoad:
             self._changed.notify()
 
     def wait(self) -> "Loaded":
-        """Blocks until the thread is gone. Raises what `load` raised."""
-        self._thread.join()
+        """Blocks until the model is loaded. Raises what `load` raised."""
+        self._is_done.wait()
         if self._error is not None:
             raise self._error
         assert self._loaded is not None
         return self._loaded
+
+    def go_on(self, run: Callable[[], None]) -> threading.Thread:
+        """Runs `run` on the load's thread, which ends with it."""
+        with self._changed:
+            self._next = run
+            self._changed.notify()
+        return self._thread
 
     # --- on its thread ---
 
@@ -66,6 +76,14 @@ class EarlyLoad:
             )
         except BaseException as error:
             self._error = error
+            return
+        finally:
+            self._is_done.set()
+        with self._changed:
+            self._changed.wait_for(lambda: self._next is not None)
+            run = self._next
+        assert run is not None
+        run()
 
     def _report_stage(self, stage: str) -> None:
         with self._changed:

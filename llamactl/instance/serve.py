@@ -186,7 +186,7 @@ class Instance:
         source = settings.chat_template or loaded.model.read_meta("tokenizer.chat_template") or CHATML
         template = ChatTemplate(source, vocabulary.text_of(vocabulary.bos), vocabulary.text_of(vocabulary.eos))
         names = {number: name for name, number in POOLING_TYPES.items()}
-        engine = self._engine = Engine(worker, self._loop, self._handle_broken)
+        engine = self._engine = Engine(worker, self._loop, self._handle_broken, self._load.go_on)
         engine.start()
         return Service(
             settings=settings,

@@ -60,18 +60,18 @@ async def receive_all(job: Job) -> None:
         pass
 
 
-def load_model(path: str) -> Loaded:
+def load_model(path: str) -> tuple[EarlyLoad, Loaded]:
     settings = ModelSettings(name="bench", path=path, ctx=CTX, parallel=PARALLEL, threads=2)
     environment = ChildEnvironment(
         role=ChildRole.SERVE, model="bench", settings=settings, generation="", socket=None, report=Path(os.devnull)
     )
     load = EarlyLoad(environment)
     load.attach(lambda stage: None, lambda fraction: None)
-    return load.wait()
+    return load, load.wait()
 
 
 async def main(path: str) -> None:
-    loaded = load_model(path)
+    load, loaded = load_model(path)
     n_step = int(llama.llama_n_ubatch(loaded.context))
     vocabulary = loaded.model.vocabulary
     worker = Generator(loaded.context, vocabulary, loaded.traits, PARALLEL, CTX, n_step)
@@ -79,7 +79,7 @@ async def main(path: str) -> None:
     for name in ("llama_decode", "llama_sampler_sample", "llama_synchronize"):
         watch.wrap(name)
     fail: Callable[[str], None] = sys.exit
-    engine = Engine(worker, asyncio.get_running_loop(), fail)
+    engine = Engine(worker, asyncio.get_running_loop(), fail, load.go_on)
     engine.start()
     jobs = []
     for number in range(PARALLEL):
