@@ -6,7 +6,6 @@ plain name that ends like such a hash is hashed too, so that no two names share 
 is not used: it makes `/` and `-` unreadable and costs four characters a byte.
 """
 
-import hashlib
 import re
 from enum import StrEnum
 
@@ -51,6 +50,8 @@ def format_slug(name: str) -> str:
     """The slug of a model's name: stable, unique per name, `[a-z0-9._-]`, at most 56 characters."""
     if _PLAIN.fullmatch(name) and not _HASHED.fullmatch(name):
         return name
+    import hashlib  # few names need it, and every start would pay for it
+
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     readable = re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-._")[: MAX_SLUG_LENGTH - 9].rstrip("-._")
     return f"{readable or 'model'}-{digest}"

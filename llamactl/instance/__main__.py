@@ -5,6 +5,8 @@ wrongly, or with an environment that makes no sense; 3 llama.cpp failed beyond r
 is llama.cpp's: the last report says in which stage.
 """
 
+import contextlib
+import gc
 import os
 import sys
 
@@ -42,6 +44,10 @@ def _measure(environment: ChildEnvironment) -> int:
 
 
 def _serve(environment: ChildEnvironment) -> int:
+    # All that is made until the model is ready stays; looking through it again and again is a tenth of the imports.
+    gc.disable()
+    with contextlib.suppress(Exception):  # the load meets it again, and reports it
+        import llamactl.instance.loading  # noqa: F401
     load = EarlyLoad(environment)
     # From here on everything is imported while the model loads.
     import asyncio

@@ -1,12 +1,12 @@
-"""How can a model load while Python still imports what will serve it? On a thread that the process starts first of all.
+"""How can a model load while Python still imports what will serve it? On a thread that starts as soon as it can.
 
 Importing the event loop, the log and the server takes as long as loading a small model, and most of the load is C code
 that runs beside it. Who wants to hear of the load attaches later; before its warm-up the load waits for that.
 
 The thread goes on as the engine's. One that has computed keeps a team of OpenMP workers as long as it lives, and with
-more of these than cores libgomp no longer spins at its barriers: a warm-up on another thread that stayed made each later
-decode of a small model a third slower. A new team, on the other hand, may find itself on one core at first, which the
-first request would pay for.
+more of these than cores libgomp no longer spins at its barriers: a warm-up on another thread that stayed made each
+later decode of a small model a third slower. A new team, on the other hand, may find itself on one core at first, and
+the first request would pay for that.
 """
 
 import threading

@@ -8,12 +8,16 @@ nothing: they tell a user why a load failed.
 import ctypes
 import sys
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from llamactl.instance.bindings import llama
 
 _WARN, _ERROR, _CONTINUE = 3, 4, 5
 _KEPT_LINES = 8
 _KEPT_CHARS = 400
+_NOTHING = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, llama.llama_log_callback)
+"""A function in C that looks at none of its arguments and needs no lock."""
 
 
 class LlamaLog:
@@ -31,6 +35,17 @@ class LlamaLog:
         # llama.cpp keeps the pointer until the process ends, longer than whoever called this: it must not be collected.
         LlamaLog._installed = self
         llama.llama_log_set(self._callback, None)
+
+    @contextmanager
+    def silenced(self) -> Iterator[None]:
+        """Nothing is heard. llama.cpp writes some thousand lines about a model, and each one that Python hears of waits
+        for its lock while other threads run.
+        """
+        llama.llama_log_set(_NOTHING, None)
+        try:
+            yield
+        finally:
+            self.install()
 
     def forget(self) -> None:
         """Before an attempt of which the error lines are wanted."""

@@ -26,12 +26,14 @@ from llamactl.instance.memory import (
     read_breakdown,
     replace_host_model,
 )
-from llamactl.instance.model import LoadedModel, create_context, load_model
+from llamactl.instance.model import LoadedModel, create_context, load_model, load_quickly
 from llamactl.instance.params import ModelTraits, build_context_params, build_model_params, makes_embeddings
 from llamactl.protocol import Breakdown, Facts
 
 PROGRESS_INTERVAL_S = 0.2
 READ_AHEAD_BYTES = 8 << 20
+QUICK_BYTES = 512 << 20
+"""Files of this size that are in the page cache load faster than their progress can be told."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,16 @@ def _load_weights(
         return not is_cancelled()
 
     settings = environment.settings
-    if settings.mmap and read_ahead(settings.files or (settings.path,), lambda fraction: report(fraction / 2)):
+    files = settings.files or (settings.path,)
+    if settings.mmap and read_ahead(files, lambda fraction: report(fraction / 2)):
         share_read = 0.5
     if is_cancelled():
         raise Cancelled
+    if settings.mmap and not share_read and not environment.llama_debug and _sum_bytes(files) <= QUICK_BYTES:
+        quickly_loaded = load_quickly(environment, plan.model, log)
+        if quickly_loaded is not None:
+            return quickly_loaded
+        # Once more, for the reason.
     try:
         return load_model(
             environment, plan.model, log, lambda fraction: report(share_read + (1 - share_read) * fraction)
@@ -127,7 +135,7 @@ def read_ahead(files: Sequence[str], report: Callable[[float], bool]) -> bool:
 
     llama.cpp maps files with MAP_POPULATE: one call that may take minutes on a slow disk and says nothing meanwhile.
     """
-    total = sum(os.stat(name).st_size for name in files if os.path.exists(name))
+    total = _sum_bytes(files)
     buffer, probe = bytearray(READ_AHEAD_BYTES), bytearray(1)
     done, was_read = 0, False
     for name in files:
@@ -147,6 +155,10 @@ def read_ahead(files: Sequence[str], report: Callable[[float], bool]) -> bool:
         finally:
             os.close(descriptor)
     return was_read
+
+
+def _sum_bytes(files: Sequence[str]) -> int:
+    return sum(os.stat(name).st_size for name in files if os.path.exists(name))
 
 
 def _is_cached(descriptor: int, offset: int, probe: bytearray) -> bool:

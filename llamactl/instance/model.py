@@ -165,6 +165,13 @@ class LoadedModel:
         )
 
 
+def load_quickly(environment: ChildEnvironment, params: ModelParams, log: LlamaLog) -> LoadedModel | None:
+    """Without progress and without a word, not even of what fails: None then."""
+    with log.silenced():
+        pointer = llama.llama_model_load_from_file(environment.settings.path.encode(), params.struct)
+    return LoadedModel(pointer, params) if pointer else None
+
+
 def load_model(
     environment: ChildEnvironment,
     params: ModelParams,

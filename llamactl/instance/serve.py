@@ -101,6 +101,8 @@ class Instance:
         self._api = Api(self._environment.settings, self._activity)
         async with _serve_http(listener, self._api.build_app()):
             if await self._wait_for_load(loading):
+                gc.freeze()
+                gc.enable()
                 feeding = asyncio.ensure_future(self._feed_watchdog())
                 if await self._live():
                     feeding.cancel()
