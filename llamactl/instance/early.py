@@ -17,6 +17,7 @@ from llamactl.instance.environ import ChildEnvironment
 
 if TYPE_CHECKING:
     from llamactl.instance.loading import Loaded
+    from llamactl.instance.model import LoadedModel
 
 
 class EarlyLoad:
@@ -28,6 +29,7 @@ class EarlyLoad:
         self._stage = ""
         self._on_stage: Callable[[str], None] | None = None
         self._on_progress: Callable[[float], None] | None = None
+        self._on_model: Callable[[LoadedModel], None] | None = None
         self._is_cancelled = False
         self._loaded: Loaded | None = None
         self._error: BaseException | None = None
@@ -36,10 +38,17 @@ class EarlyLoad:
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self._thread.start()
 
-    def attach(self, on_stage: Callable[[str], None], on_progress: Callable[[float], None]) -> None:
-        """Both are called on the load's thread, at once for a stage that has begun. `on_stage` may take its time."""
+    def attach(
+        self,
+        on_stage: Callable[[str], None],
+        on_progress: Callable[[float], None],
+        on_model: "Callable[[LoadedModel], None] | None" = None,
+    ) -> None:
+        """All are called on the load's thread, at once for a stage that has begun. `on_stage` may take its time.
+        `on_model` gets what has no context yet, unless that was there before.
+        """
         with self._changed:
-            self._on_stage, self._on_progress = on_stage, on_progress
+            self._on_stage, self._on_progress, self._on_model = on_stage, on_progress, on_model
             self._changed.notify()
             if self._stage and self._stage != "warmup":
                 on_stage(self._stage)
@@ -72,7 +81,11 @@ class EarlyLoad:
             from llamactl.instance.loading import load
 
             self._loaded = load(
-                self._environment, self._report_stage, self._report_progress, lambda: self._is_cancelled
+                self._environment,
+                self._report_stage,
+                self._report_progress,
+                lambda: self._is_cancelled,
+                self._report_model,
             )
         except BaseException as error:
             self._error = error
@@ -97,3 +110,7 @@ class EarlyLoad:
     def _report_progress(self, fraction: float) -> None:
         if self._on_progress is not None:
             self._on_progress(fraction)
+
+    def _report_model(self, model: "LoadedModel") -> None:
+        if self._on_model is not None:
+            self._on_model(model)

@@ -26,7 +26,13 @@ from llamactl.instance.memory import (
     read_breakdown,
     replace_host_model,
 )
-from llamactl.instance.model import LoadedModel, create_context, load_model, load_quickly
+from llamactl.instance.model import (
+    LoadedModel,
+    create_context,
+    create_context_quickly,
+    load_model,
+    load_quickly,
+)
 from llamactl.instance.params import ModelTraits, build_context_params, build_model_params, makes_embeddings
 from llamactl.protocol import Breakdown, Facts
 
@@ -57,9 +63,10 @@ def load(
     on_stage: Callable[[str], None],
     on_progress: Callable[[float], None],
     is_cancelled: Callable[[], bool],
+    on_model: Callable[[LoadedModel], None] = lambda model: None,
 ) -> Loaded:
     """Raises LlamactlError with the reason, or Cancelled. `on_progress` is called five times a second at most, 0 to 1
-    within stage `model`.
+    within stage `model`, `on_model` at its end.
     """
     log = LlamaLog(environment.llama_debug)
     log.install()
@@ -68,12 +75,15 @@ def load(
     plan = _choose_placement(environment, log)
 
     on_stage("model")
-    model = _load_weights(environment, plan, log, on_progress, is_cancelled)
+    model, is_quick = _load_weights(environment, plan, log, on_progress, is_cancelled)
+    on_model(model)
     plan = _complete_plan(environment, plan, model.read_traits(), log)
 
     on_stage("context")
     context_params = build_context_params(environment.settings, plan.traits, plan.n_ctx)
-    context = create_context(environment, model, context_params, log)
+    context = create_context_quickly(model, context_params, log) if is_quick else None
+    if not context:
+        context = create_context(environment, model, context_params, log)
     effective = _read_effective(environment, context, plan, log)
 
     on_stage("warmup")
@@ -97,7 +107,8 @@ def _load_weights(
     log: LlamaLog,
     on_progress: Callable[[float], None],
     is_cancelled: Callable[[], bool],
-) -> LoadedModel:
+) -> tuple[LoadedModel, bool]:
+    """The model, and whether it is so small that llama.cpp's words about it are not worth waiting for."""
     share_read = 0.0
     last_s = 0.0
 
@@ -118,12 +129,13 @@ def _load_weights(
     if settings.mmap and not share_read and not environment.llama_debug and _sum_bytes(files) <= QUICK_BYTES:
         quickly_loaded = load_quickly(environment, plan.model, log)
         if quickly_loaded is not None:
-            return quickly_loaded
+            return quickly_loaded, True
         # Once more, for the reason.
     try:
-        return load_model(
+        model = load_model(
             environment, plan.model, log, lambda fraction: report(share_read + (1 - share_read) * fraction)
         )
+        return model, False
     except LlamactlError:
         if is_cancelled():
             raise Cancelled from None

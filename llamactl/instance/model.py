@@ -192,6 +192,12 @@ def load_model(
     return LoadedModel(pointer, params)
 
 
+def create_context_quickly(model: LoadedModel, params: Any, log: LlamaLog) -> Any | None:
+    """See load_quickly."""
+    with log.silenced():
+        return llama.llama_init_from_model(model.pointer, params)
+
+
 def create_context(environment: ChildEnvironment, model: LoadedModel, params: Any, log: LlamaLog) -> Any:
     """A llama_context, which the caller frees. Raises LlamactlError with llama.cpp's reason."""
     log.forget()

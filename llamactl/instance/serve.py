@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from llamactl.instance.api import Api
     from llamactl.instance.engine import Engine
     from llamactl.instance.loading import Loaded
+    from llamactl.instance.model import LoadedModel
+    from llamactl.instance.prompts import PromptReader
     from llamactl.instance.service import Service
+    from llamactl.instance.template import ChatTemplate
 
 log = get_logger()
 
@@ -74,6 +77,8 @@ class Instance:
         self._engine: Engine | None = None
         self._loaded: Loaded | None = None
         """Kept for the arrays that llama.cpp's parameters point to."""
+        self._readers: tuple[PromptReader, ChatTemplate] | None = None
+        """Of the model that is loading, made while its context is."""
         self._loop = asyncio.get_running_loop()
         hello = ChildHello(
             version=VERSION,
@@ -93,7 +98,7 @@ class Instance:
         self._link.start()
         self._link.send(ChildState.LOADING, stage="starting")
         self._notifier.extend_timeout(self._environment.load_stall_s)
-        self._load.attach(self._report_stage, self._report_progress)
+        self._load.attach(self._report_stage, self._report_progress, self._report_model)
         loading = asyncio.ensure_future(asyncio.to_thread(self._load.wait))
         await asyncio.to_thread(_import_server)
         from llamactl.instance.api import Api
@@ -121,6 +126,22 @@ class Instance:
             asyncio.run_coroutine_threadsafe(self._announce_warm_up(), self._loop).result()
         else:
             self._loop.call_soon_threadsafe(lambda: self._link.send(ChildState.LOADING, stage=stage, progress=0.0))
+
+    def _report_model(self, model: "LoadedModel") -> None:
+        self._loop.call_soon_threadsafe(self._prepare, model)
+
+    def _prepare(self, model: "LoadedModel") -> None:
+        with contextlib.suppress(LlamactlError, RuntimeError):  # met again when the model is ready, and reported then
+            self._readers = self._make_readers(model)
+
+    def _make_readers(self, model: "LoadedModel") -> "tuple[PromptReader, ChatTemplate]":
+        from llamactl.instance.prompts import PromptReader
+        from llamactl.instance.template import CHATML, ChatTemplate
+
+        vocabulary = model.vocabulary
+        source = self._environment.settings.chat_template or model.read_meta("tokenizer.chat_template") or CHATML
+        template = ChatTemplate(source, vocabulary.text_of(vocabulary.bos), vocabulary.text_of(vocabulary.eos))
+        return PromptReader(vocabulary), template
 
     async def _announce_warm_up(self) -> None:
         """Waits for the supervisor, unless there is none or the load is called off."""
@@ -168,9 +189,7 @@ class Instance:
         from llamactl.instance.engine import Engine
         from llamactl.instance.generate import Generator
         from llamactl.instance.params import POOLING_TYPES
-        from llamactl.instance.prompts import PromptReader
         from llamactl.instance.service import Service
-        from llamactl.instance.template import CHATML, ChatTemplate
         from llamactl.instance.wishes import choose_defaults
 
         settings, vocabulary = self._environment.settings, loaded.model.vocabulary
@@ -185,8 +204,8 @@ class Instance:
         else:
             n_step = int(llama.llama_n_ubatch(loaded.context))
             worker = Generator(loaded.context, vocabulary, loaded.traits, settings.parallel, n_ctx, n_step)
-        source = settings.chat_template or loaded.model.read_meta("tokenizer.chat_template") or CHATML
-        template = ChatTemplate(source, vocabulary.text_of(vocabulary.bos), vocabulary.text_of(vocabulary.eos))
+        prompts, template = self._readers or self._make_readers(loaded.model)
+        self._readers = None
         names = {number: name for name, number in POOLING_TYPES.items()}
         engine = self._engine = Engine(worker, self._loop, self._handle_broken, self._load.go_on)
         engine.start()
@@ -194,7 +213,7 @@ class Instance:
             settings=settings,
             facts=loaded.facts,
             vocabulary=vocabulary,
-            prompts=PromptReader(vocabulary),
+            prompts=prompts,
             template=template,
             engine=engine,
             worker=worker,
@@ -253,7 +272,7 @@ class Instance:
         self._progress_s = time.monotonic()
         self._link.send(ChildState.LOADING, stage="starting")
         self._load = EarlyLoad(self._environment)
-        self._load.attach(self._report_stage, self._report_progress)
+        self._load.attach(self._report_stage, self._report_progress, self._report_model)
         return await self._wait_for_load(asyncio.ensure_future(asyncio.to_thread(self._load.wait)))
 
     # --- serving and ending -----------------------------------------------------------------------

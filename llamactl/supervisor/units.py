@@ -211,10 +211,10 @@ class Units:
 
     async def _start_unit(self, run: Run, choose_properties: Callable[[], dict[str, Any]]) -> None:
         try:
+            properties = choose_properties()
             await self.manager.free_name(run.unit)
             if run.role is Role.MODEL:
                 self._failed.discard(run.slug)
-            properties = choose_properties()
             if run.stopping:  # a stop that came before there was a unit
                 self._end(run, None)
                 return
