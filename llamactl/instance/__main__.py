@@ -5,21 +5,25 @@ wrongly, or with an environment that makes no sense; 3 llama.cpp failed beyond r
 is llama.cpp's: the last report says in which stage.
 """
 
-import contextlib
 import gc
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from llamactl.errors import LlamactlError
-from llamactl.instance.early import EarlyLoad
-from llamactl.instance.environ import ChildEnvironment, parse_environment
-from llamactl.names import format_slug
-from llamactl.protocol import ChildRole
+if TYPE_CHECKING:
+    from llamactl.instance.environ import ChildEnvironment
+    from llamactl.instance.headstart import HeadStart
 
 EXIT_USAGE = 2
 
 
 def main(arguments: list[str]) -> int:
+    head_start = _begin_head_start() if arguments == ["serve"] else None
+    # From here on everything is imported while the model loads.
+    from llamactl.errors import LlamactlError
+    from llamactl.instance.environ import parse_environment
+    from llamactl.protocol import ChildRole
+
     try:
         (role,) = arguments
         environment = parse_environment(ChildRole(role), os.environ)
@@ -31,10 +35,20 @@ def main(arguments: list[str]) -> int:
         return EXIT_USAGE
     if environment.role is ChildRole.MEASURE:
         return _measure(environment)
-    return _serve(environment)
+    return _serve(environment, head_start)
 
 
-def _measure(environment: ChildEnvironment) -> int:
+def _begin_head_start() -> "HeadStart | None":
+    # All that is made until the model is ready stays; looking through it again and again is a tenth of the imports.
+    gc.disable()
+    try:
+        from llamactl.instance.headstart import begin
+    except (ImportError, OSError):  # of llama.cpp: the load meets it again, and reports it
+        return None
+    return begin(os.environ)
+
+
+def _measure(environment: "ChildEnvironment") -> int:
     import asyncio
 
     from llamactl.instance.measure import run_measure
@@ -43,13 +57,10 @@ def _measure(environment: ChildEnvironment) -> int:
     return asyncio.run(run_measure(environment))
 
 
-def _serve(environment: ChildEnvironment) -> int:
-    # All that is made until the model is ready stays; looking through it again and again is a tenth of the imports.
-    gc.disable()
-    with contextlib.suppress(Exception):  # the load meets it again, and reports it
-        import llamactl.instance.loading  # noqa: F401
-    load = EarlyLoad(environment)
-    # From here on everything is imported while the model loads.
+def _serve(environment: "ChildEnvironment", head_start: "HeadStart | None") -> int:
+    from llamactl.instance.early import EarlyLoad
+
+    load = EarlyLoad(environment, head_start)
     import asyncio
 
     import uvloop
@@ -65,7 +76,8 @@ def _serve(environment: ChildEnvironment) -> int:
     os._exit(status)
 
 
-def _configure_log(environment: ChildEnvironment) -> None:
+def _configure_log(environment: "ChildEnvironment") -> None:
+    from llamactl.names import format_slug
     from llamactl.systemd.journal import configure
 
     level = os.environ.get("LLAMACTL_LOG_LEVEL") or "info"

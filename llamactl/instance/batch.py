@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from llamactl.instance.bindings import llama
+from llamactl.instance.library import llama
 
 
 class Batch:

@@ -1,49 +1,22 @@
-"""How does this package reach llama.cpp? Through `llama_cpp.llama_cpp`, its plain ctypes functions, and a few symbols
-that these lack.
+"""What of llama.cpp does this package use that `llama_cpp` does not wrap?
 
-Importing the package itself runs its high-level API (numpy, templates, 0.2 s): the submodule is loaded below a
-package object without that code. The symbols in `Extra` are C++ ones under mangled names and belong to no stable API:
-each may be None and is checked by whoever uses it. `llama_cpp` is untyped to us, so `llama` is Any; what leaves this
-package's modules is typed again.
+The symbols in `Extra` are C++ ones under mangled names and belong to no stable API: each may be None and is checked by
+whoever uses it.
 """
 
 import ctypes
-import importlib
-import importlib.machinery
-import importlib.util
-import os
 import socket
-import sys
-import types
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from llamactl.instance.library import llama
+
 DISTRIBUTION = "llama-cpp-python"
 RPC_TIMEOUT_S = 5.0
 RPC_ANSWER_S = 2.0
 _rpc_servers: set[str] = set()
-
-# Where ggml aborts it would start a debugger on this process to print a backtrace: slow, and nothing for a sandboxed
-# unit.
-os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-
-
-def _import_without_package_code() -> Any:
-    """The submodule `llama_cpp.llama_cpp`; an already imported package is used as it is."""
-    if "llama_cpp" not in sys.modules:
-        spec = importlib.util.find_spec("llama_cpp")
-        if spec is None or spec.submodule_search_locations is None:
-            raise ModuleNotFoundError("llama_cpp is not installed", name="llama_cpp")
-        package = types.ModuleType("llama_cpp")
-        package.__path__ = list(spec.submodule_search_locations)
-        package.__spec__ = importlib.machinery.ModuleSpec("llama_cpp", None, origin=spec.origin, is_package=True)
-        sys.modules["llama_cpp"] = package
-    return importlib.import_module("llama_cpp.llama_cpp")
-
-
-llama: Any = _import_without_package_code()
 
 
 def read_version() -> str:

@@ -11,7 +11,7 @@ import math
 from array import array
 from typing import Any
 
-from llamactl.instance.bindings import llama
+from llamactl.instance.library import llama
 
 _ENTRY_WORDS = 3  # id, logit, p: four bytes each
 _NEVER = float("-inf")

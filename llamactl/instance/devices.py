@@ -24,7 +24,8 @@ def list_devices(environment: ChildEnvironment) -> DeviceList:
     rows = acquire_nvml_rows(ids) if ids else None
     if rows is not None:
         return DeviceList(rows=rows, ids=ids, cheap=True)
-    from llamactl.instance.bindings import ServerBusy, llama, register_rpc_servers
+    from llamactl.instance.bindings import ServerBusy, register_rpc_servers
+    from llamactl.instance.library import llama
     from llamactl.instance.llamalog import LlamaLog
 
     LlamaLog(environment.llama_debug).install()

@@ -1,12 +1,8 @@
-"""How can a model load while Python still imports what will serve it? On a thread that starts as soon as it can.
+"""How does a model load while Python still imports what will serve it? On the thread that will compute, with what a
+head start has done already.
 
 Importing the event loop, the log and the server takes as long as loading a small model, and most of the load is C code
 that runs beside it. Who wants to hear of the load attaches later; before its warm-up the load waits for that.
-
-The thread goes on as the engine's. One that has computed keeps a team of OpenMP workers as long as it lives, and with
-more of these than cores libgomp no longer spins at its barriers: a warm-up on another thread that stayed made each
-later decode of a small model a third slower. A new team, on the other hand, may find itself on one core at first, and
-the first request would pay for that.
 """
 
 import threading
@@ -14,8 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from llamactl.instance.environ import ChildEnvironment
+from llamactl.instance.thread import ComputeThread
 
 if TYPE_CHECKING:
+    from llamactl.instance.headstart import HeadStart
     from llamactl.instance.loading import Loaded
     from llamactl.instance.model import LoadedModel
 
@@ -23,7 +21,9 @@ if TYPE_CHECKING:
 class EarlyLoad:
     """One load, from its construction on."""
 
-    def __init__(self, environment: ChildEnvironment) -> None:
+    def __init__(self, environment: ChildEnvironment, head_start: "HeadStart | None" = None) -> None:
+        self.thread = head_start.thread if head_start is not None else ComputeThread()
+        self._head_start = head_start
         self._environment = environment
         self._changed = threading.Condition()
         self._stage = ""
@@ -34,9 +34,7 @@ class EarlyLoad:
         self._loaded: Loaded | None = None
         self._error: BaseException | None = None
         self._is_done = threading.Event()
-        self._next: Callable[[], None] | None = None
-        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
-        self._thread.start()
+        self.thread.run(self._run)
 
     def attach(
         self,
@@ -67,13 +65,6 @@ class EarlyLoad:
         assert self._loaded is not None
         return self._loaded
 
-    def go_on(self, run: Callable[[], None]) -> threading.Thread:
-        """Runs `run` on the load's thread, which ends with it."""
-        with self._changed:
-            self._next = run
-            self._changed.notify()
-        return self._thread
-
     # --- on its thread ---
 
     def _run(self) -> None:
@@ -86,17 +77,13 @@ class EarlyLoad:
                 self._report_progress,
                 lambda: self._is_cancelled,
                 self._report_model,
+                self._head_start,
             )
         except BaseException as error:
             self._error = error
-            return
         finally:
+            self._head_start = None
             self._is_done.set()
-        with self._changed:
-            self._changed.wait_for(lambda: self._next is not None)
-            run = self._next
-        assert run is not None
-        run()
 
     def _report_stage(self, stage: str) -> None:
         with self._changed:

@@ -13,9 +13,9 @@ from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.batch import Batch
-from llamactl.instance.bindings import llama
 from llamactl.instance.engine import EngineBroken, explain_decode
 from llamactl.instance.jobs import Deliveries, EmbeddingEvent, EmbeddingRequest, FailureEvent, Job
+from llamactl.instance.library import llama
 from llamactl.instance.stats import Load, Stats
 
 _INVALID_BATCH = -1

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.jobs import Deliveries, FailureEvent, Job
+from llamactl.instance.thread import ComputeThread
 from llamactl.systemd.journal import get_logger
 
 log = get_logger()
@@ -67,9 +68,9 @@ class Engine:
         worker: Worker,
         loop: asyncio.AbstractEventLoop,
         on_broken: Callable[[str], None],
-        run_on: Callable[[Callable[[], None]], threading.Thread] | None = None,
+        thread: ComputeThread | None = None,
     ) -> None:
-        """`run_on` runs a function on a thread and returns that; None: on a new one."""
+        """`thread` is the engine's from its start on; None: a new one."""
         self._worker = worker
         self._loop = loop
         self._on_broken = on_broken
@@ -78,11 +79,10 @@ class Engine:
         self._closing = False
         self._progress_s = time.monotonic()
         self._working = False
-        self._run_on = run_on or _run_on_new_thread
-        self._thread: threading.Thread | None = None
+        self._thread = thread or ComputeThread()
 
     def start(self) -> None:
-        self._thread = self._run_on(self._run)
+        self._thread.run(self._run)
 
     def submit(self, job: Job) -> None:
         with self._changed:
@@ -104,9 +104,7 @@ class Engine:
     def close(self, timeout_s: float | None = None) -> bool:
         """Ends the engine and waits for it. False: the running step took longer than `timeout_s`."""
         self.close_soon()
-        assert self._thread is not None
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._thread.end(timeout_s)
 
     def since_progress_s(self) -> float:
         """How long the running step has taken; 0 when idle."""
@@ -167,12 +165,6 @@ class Engine:
         # RuntimeError: the loop is closed, the process ends and nobody waits for results any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
-
-
-def _run_on_new_thread(run: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=run, name="engine")
-    thread.start()
-    return thread
 
 
 def _deliver(deliveries: Deliveries) -> None:

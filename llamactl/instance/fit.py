@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llamactl.instance.bindings import TensorBufferOverride, llama, load_extra
+from llamactl.instance.bindings import TensorBufferOverride, load_extra
 from llamactl.instance.environ import ChildEnvironment
+from llamactl.instance.library import llama
 from llamactl.instance.llamalog import LlamaLog
 from llamactl.instance.memory import (
     HOST,

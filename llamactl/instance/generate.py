@@ -16,7 +16,6 @@ from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.batch import Batch
-from llamactl.instance.bindings import llama
 from llamactl.instance.candidates import Candidates
 from llamactl.instance.engine import EngineBroken, explain_decode
 from llamactl.instance.jobs import (
@@ -31,6 +30,7 @@ from llamactl.instance.jobs import (
     Timings,
     TokenInfo,
 )
+from llamactl.instance.library import llama
 from llamactl.instance.model import Vocabulary
 from llamactl.instance.params import ModelTraits
 from llamactl.instance.sampling import GrammarError, SamplerChain, TokenProbs

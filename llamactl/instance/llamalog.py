@@ -11,13 +11,11 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from llamactl.instance.bindings import llama
+from llamactl.instance.library import NO_LOG, llama
 
 _WARN, _ERROR, _CONTINUE = 3, 4, 5
 _KEPT_LINES = 8
 _KEPT_CHARS = 400
-_NOTHING = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, llama.llama_log_callback)
-"""A function in C that looks at none of its arguments and needs no lock."""
 
 
 class LlamaLog:
@@ -38,10 +36,8 @@ class LlamaLog:
 
     @contextmanager
     def silenced(self) -> Iterator[None]:
-        """Nothing is heard. llama.cpp writes some thousand lines about a model, and each one that Python hears of waits
-        for its lock while other threads run.
-        """
-        llama.llama_log_set(_NOTHING, None)
+        """Nothing is heard."""
+        llama.llama_log_set(NO_LOG, None)
         try:
             yield
         finally:

@@ -15,9 +15,11 @@ from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.batch import Batch
-from llamactl.instance.bindings import llama, register_rpc_servers
+from llamactl.instance.bindings import register_rpc_servers
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.fit import Measurer, Plan, choose_smallest_ctx, fits_anything, fits_whole
+from llamactl.instance.headstart import HeadStart
+from llamactl.instance.library import llama
 from llamactl.instance.llamalog import LlamaLog
 from llamactl.instance.memory import (
     acquire_devices,
@@ -26,20 +28,12 @@ from llamactl.instance.memory import (
     read_breakdown,
     replace_host_model,
 )
-from llamactl.instance.model import (
-    LoadedModel,
-    create_context,
-    create_context_quickly,
-    load_model,
-    load_quickly,
-)
+from llamactl.instance.model import LoadedModel, create_context, create_context_quickly, load_model
 from llamactl.instance.params import ModelTraits, build_context_params, build_model_params, makes_embeddings
 from llamactl.protocol import Breakdown, Facts
 
 PROGRESS_INTERVAL_S = 0.2
 READ_AHEAD_BYTES = 8 << 20
-QUICK_BYTES = 512 << 20
-"""Files of this size that are in the page cache load faster than their progress can be told."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +58,10 @@ def load(
     on_progress: Callable[[float], None],
     is_cancelled: Callable[[], bool],
     on_model: Callable[[LoadedModel], None] = lambda model: None,
+    head_start: HeadStart | None = None,
 ) -> Loaded:
     """Raises LlamactlError with the reason, or Cancelled. `on_progress` is called five times a second at most, 0 to 1
-    within stage `model`, `on_model` at its end.
+    within stage `model`, `on_model` at its end. On the thread of `head_start`, if there is one.
     """
     log = LlamaLog(environment.llama_debug)
     log.install()
@@ -75,13 +70,17 @@ def load(
     plan = _choose_placement(environment, log)
 
     on_stage("model")
-    model, is_quick = _load_weights(environment, plan, log, on_progress, is_cancelled)
+    pointer = head_start.take(environment.settings.path, plan.model.struct) if head_start is not None else None
+    if pointer:
+        model = LoadedModel(pointer, plan.model)
+    else:
+        model = _load_weights(environment, plan, log, on_progress, is_cancelled)
     on_model(model)
     plan = _complete_plan(environment, plan, model.read_traits(), log)
 
     on_stage("context")
     context_params = build_context_params(environment.settings, plan.traits, plan.n_ctx)
-    context = create_context_quickly(model, context_params, log) if is_quick else None
+    context = create_context_quickly(model, context_params, log) if pointer else None
     if not context:
         context = create_context(environment, model, context_params, log)
     effective = _read_effective(environment, context, plan, log)
@@ -107,8 +106,7 @@ def _load_weights(
     log: LlamaLog,
     on_progress: Callable[[float], None],
     is_cancelled: Callable[[], bool],
-) -> tuple[LoadedModel, bool]:
-    """The model, and whether it is so small that llama.cpp's words about it are not worth waiting for."""
+) -> LoadedModel:
     share_read = 0.0
     last_s = 0.0
 
@@ -121,21 +119,14 @@ def _load_weights(
         return not is_cancelled()
 
     settings = environment.settings
-    files = settings.files or (settings.path,)
-    if settings.mmap and read_ahead(files, lambda fraction: report(fraction / 2)):
+    if settings.mmap and read_ahead(settings.files or (settings.path,), lambda fraction: report(fraction / 2)):
         share_read = 0.5
     if is_cancelled():
         raise Cancelled
-    if settings.mmap and not share_read and not environment.llama_debug and _sum_bytes(files) <= QUICK_BYTES:
-        quickly_loaded = load_quickly(environment, plan.model, log)
-        if quickly_loaded is not None:
-            return quickly_loaded, True
-        # Once more, for the reason.
     try:
-        model = load_model(
+        return load_model(
             environment, plan.model, log, lambda fraction: report(share_read + (1 - share_read) * fraction)
         )
-        return model, False
     except LlamactlError:
         if is_cancelled():
             raise Cancelled from None
@@ -147,7 +138,7 @@ def read_ahead(files: Sequence[str], report: Callable[[float], bool]) -> bool:
 
     llama.cpp maps files with MAP_POPULATE: one call that may take minutes on a slow disk and says nothing meanwhile.
     """
-    total = _sum_bytes(files)
+    total = sum(os.stat(name).st_size for name in files if os.path.exists(name))
     buffer, probe = bytearray(READ_AHEAD_BYTES), bytearray(1)
     done, was_read = 0, False
     for name in files:
@@ -167,10 +158,6 @@ def read_ahead(files: Sequence[str], report: Callable[[float], bool]) -> bool:
         finally:
             os.close(descriptor)
     return was_read
-
-
-def _sum_bytes(files: Sequence[str]) -> int:
-    return sum(os.stat(name).st_size for name in files if os.path.exists(name))
 
 
 def _is_cached(descriptor: int, offset: int, probe: bytearray) -> bool:

@@ -36,8 +36,9 @@ def measure_model(environment: ChildEnvironment) -> Measurement:
     """`min` at the smallest context that fitting may pick, `max` at what fits the memory that is free now. Raises
     LlamactlError.
     """
-    from llamactl.instance.bindings import llama, register_rpc_servers
+    from llamactl.instance.bindings import register_rpc_servers
     from llamactl.instance.fit import Measurer, choose_smallest_ctx
+    from llamactl.instance.library import llama
     from llamactl.instance.llamalog import LlamaLog
 
     log = LlamaLog(environment.llama_debug)

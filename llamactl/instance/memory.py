@@ -19,7 +19,8 @@ from typing import Any
 
 import msgspec
 
-from llamactl.instance.bindings import BreakdownNode, DeviceProps, llama, load_extra
+from llamactl.instance.bindings import BreakdownNode, DeviceProps, load_extra
+from llamactl.instance.library import llama
 from llamactl.protocol import Breakdown, Row, RowKind
 
 HOST = "Host"

@@ -6,13 +6,15 @@ reason.
 """
 
 import ctypes
+import os
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.bindings import llama, load_extra
+from llamactl.instance.bindings import load_extra
 from llamactl.instance.environ import ChildEnvironment
+from llamactl.instance.library import llama
 from llamactl.instance.llamalog import LlamaLog
 from llamactl.instance.memory import read_device_name
 from llamactl.instance.params import POOLING_TYPES, ModelParams, ModelTraits
@@ -165,13 +167,6 @@ class LoadedModel:
         )
 
 
-def load_quickly(environment: ChildEnvironment, params: ModelParams, log: LlamaLog) -> LoadedModel | None:
-    """Without progress and without a word, not even of what fails: None then."""
-    with log.silenced():
-        pointer = llama.llama_model_load_from_file(environment.settings.path.encode(), params.struct)
-    return LoadedModel(pointer, params) if pointer else None
-
-
 def load_model(
     environment: ChildEnvironment,
     params: ModelParams,
@@ -186,14 +181,14 @@ def load_model(
         params.struct.progress_callback = callback
         params.keep.append(callback)
     log.forget()
-    pointer = llama.llama_model_load_from_file(environment.settings.path.encode(), params.struct)
+    pointer = llama.llama_model_load_from_file(os.fsencode(environment.settings.path), params.struct)
     if not pointer:
         raise _explain_failure(environment, log, f"cannot load {environment.settings.path}")
     return LoadedModel(pointer, params)
 
 
 def create_context_quickly(model: LoadedModel, params: Any, log: LlamaLog) -> Any | None:
-    """See load_quickly."""
+    """Without a word, not even of what fails: None then."""
     with log.silenced():
         return llama.llama_init_from_model(model.pointer, params)
 

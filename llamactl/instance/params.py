@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.bindings import llama, load_extra
+from llamactl.instance.bindings import load_extra
 from llamactl.instance.environ import ChildEnvironment
+from llamactl.instance.library import llama
 from llamactl.instance.memory import names_device, read_device_name
 from llamactl.settings import ModelSettings, Switch
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llamactl.instance.bindings import llama
 from llamactl.instance.bodies import InfillChunk, Prompt, refuse
+from llamactl.instance.library import llama
 from llamactl.instance.model import Vocabulary
 
 LONG_TEXT_CHARS = 8192

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from llamactl.instance.ambiguity import AmbiguityError, check_ambiguity
-from llamactl.instance.bindings import llama
 from llamactl.instance.candidates import Candidates
+from llamactl.instance.library import llama
 from llamactl.instance.model import Vocabulary
 from llamactl.settings import Sampling
 

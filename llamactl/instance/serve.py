@@ -184,10 +184,10 @@ class Instance:
         return True
 
     def _build_service(self, loaded: "Loaded") -> "Service":
-        from llamactl.instance.bindings import llama
         from llamactl.instance.embed import Embedder
         from llamactl.instance.engine import Engine
         from llamactl.instance.generate import Generator
+        from llamactl.instance.library import llama
         from llamactl.instance.params import POOLING_TYPES
         from llamactl.instance.service import Service
         from llamactl.instance.wishes import choose_defaults
@@ -207,7 +207,7 @@ class Instance:
         prompts, template = self._readers or self._make_readers(loaded.model)
         self._readers = None
         names = {number: name for name, number in POOLING_TYPES.items()}
-        engine = self._engine = Engine(worker, self._loop, self._handle_broken, self._load.go_on)
+        engine = self._engine = Engine(worker, self._loop, self._handle_broken, self._load.thread)
         engine.start()
         return Service(
             settings=settings,
@@ -269,9 +269,11 @@ class Instance:
 
     async def _wake_up(self) -> bool:
         """Load again, as at the start of the process."""
+        from llamactl.instance.headstart import begin
+
         self._progress_s = time.monotonic()
         self._link.send(ChildState.LOADING, stage="starting")
-        self._load = EarlyLoad(self._environment)
+        self._load = EarlyLoad(self._environment, begin(os.environ))
         self._load.attach(self._report_stage, self._report_progress, self._report_model)
         return await self._wait_for_load(asyncio.ensure_future(asyncio.to_thread(self._load.wait)))
 
@@ -345,7 +347,7 @@ class Instance:
 
 def _free(loaded: "Loaded") -> None:
     """The context before its model; then the heap's free pages go back to the kernel."""
-    from llamactl.instance.bindings import llama
+    from llamactl.instance.library import llama
 
     llama.llama_free(loaded.context)
     loaded.model.close()

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from llamactl.instance.bindings import llama
 from llamactl.instance.early import EarlyLoad
 from llamactl.instance.engine import Engine
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.generate import Generator
 from llamactl.instance.jobs import FinishEvent, GenerationRequest, Job
+from llamactl.instance.library import llama
 from llamactl.instance.loading import Loaded
 from llamactl.instance.sampling import SamplingParams
 from llamactl.protocol import ChildRole
@@ -79,7 +79,7 @@ async def main(path: str) -> None:
     for name in ("llama_decode", "llama_sampler_sample", "llama_synchronize"):
         watch.wrap(name)
     fail: Callable[[str], None] = sys.exit
-    engine = Engine(worker, asyncio.get_running_loop(), fail, load.go_on)
+    engine = Engine(worker, asyncio.get_running_loop(), fail, load.thread)
     engine.start()
     jobs = []
     for number in range(PARALLEL):

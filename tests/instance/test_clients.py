@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from llamactl.instance.bindings import llama
 from llamactl.instance.generate import Generator
 from llamactl.instance.jobs import FinishEvent, GenerationRequest, Job
+from llamactl.instance.library import llama
 from llamactl.instance.sampling import SamplingParams
 from llamactl.settings import ModelSettings
 from tests.instance.harness import Child, join_text, parse_events, run_child

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from llamactl.instance.batch import Batch
-from llamactl.instance.bindings import llama
 from llamactl.instance.engine import EngineBroken
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.generate import Generator
 from llamactl.instance.jobs import FailureEvent, FinishEvent, FinishReason, GenerationRequest, Job, TextEvent
+from llamactl.instance.library import llama
 from llamactl.instance.loading import Loaded, load
 from llamactl.instance.model import Vocabulary
 from llamactl.instance.sampling import SamplingParams

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from llamactl.instance.bindings import llama
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.generate import Generator
 from llamactl.instance.jobs import FinishEvent, GenerationRequest, Job, TextEvent
+from llamactl.instance.library import llama
 from llamactl.instance.llamalog import LlamaLog
 from llamactl.instance.loading import Loaded, load
 from llamactl.instance.model import create_context
