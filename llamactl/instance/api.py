@@ -115,10 +115,10 @@ class Api:
             try:
                 await app(scope, receive, watched)
             except asyncio.CancelledError:
-                # The server's patience at the end of the process is over; a traceback would tell nobody anything.
-                if has_begun:
-                    raise
-                await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, "the instance is stopping"))
+                # The server's patience at the end of the process is over; a traceback would tell nobody anything. An
+                # answer that has begun is left without its end, and the server closes the connection for that.
+                if not has_begun:
+                    await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, "the instance is stopping"))
             finally:
                 activity.n_busy -= 1
 

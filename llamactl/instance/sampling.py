@@ -197,6 +197,8 @@ def prepare_samplers(params: SamplingParams, vocabulary: Vocabulary, n_ctx: int)
     """Makes on this thread what takes long, so that the engine's finds it made."""
     if params.penalizes_passages and not params.mirostat:
         _find_dry(params, vocabulary, n_ctx)
+    if params.ignore_eos:
+        _ = vocabulary.ends
 
 
 def check_grammar(vocabulary: Vocabulary, text: str) -> None:

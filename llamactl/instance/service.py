@@ -149,7 +149,7 @@ class Service:
                 raise _refuse_length(len(prompt), self.n_ctx)
         grammar = await self._choose_grammar(body)
         sampling = choose_sampling(body, self.sampling, grammar, self._tokenize_plain)
-        if sampling.penalizes_passages:
+        if sampling.penalizes_passages or sampling.ignore_eos:
             await asyncio.to_thread(prepare_samplers, sampling, self.vocabulary, self.n_ctx)
         mailbox = Mailbox()
         jobs = []

@@ -1,6 +1,8 @@
 """Does a child keep its supervisor informed, whatever the supervisor does, and does it never die of it?"""
 
 import contextlib
+import http.client
+import json
 from pathlib import Path
 
 import pytest
@@ -245,3 +247,19 @@ def test_termination_while_loading_ends_the_load(tiny: Path, tmp_path: Path) -> 
         child.terminate()
         receive_state(peer, ChildState.STOPPING)
         assert child.wait() == 0, child.errors
+
+
+def test_stream_that_nobody_reads_neither_holds_the_end_up_nor_leaves_a_traceback(tiny: Path, tmp_path: Path) -> None:
+    settings = ModelSettings(name="m", path=str(tiny), ctx=4096, parallel=1, threads=1)
+    with run_child(tmp_path, "serve", settings) as child, contextlib.closing(child.connect()) as connection:
+        child.supervisor.wait_for("ready")
+        body = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True, "timings_per_token": True}
+        connection.request("POST", "/completion", json.dumps(body))
+        response = connection.getresponse()
+        # The one sequence is free when the whole answer is there, a megabyte, which no buffer holds.
+        assert child.request("POST", "/completion", {"prompt": "b", "max_tokens": 1})[0] == 200
+        child.terminate()
+        assert child.wait() == 0
+        assert "CancelledError" not in child.errors
+        with pytest.raises(http.client.IncompleteRead):
+            response.read()
