@@ -106,8 +106,9 @@ class BodyStream:
             self._hold_back(True)
 
     def end(self) -> None:
-        """That was all."""
+        """That was all: the client may send what comes after it, whatever becomes of this."""
         self.complete = True
+        self._hold_back(False)
         if self._sink is not None:
             self._pump()
 

@@ -311,6 +311,27 @@ def test_large_body_is_sent_again_where_nobody_has_read_it(stage: Any) -> None:
     stage(scenario)
 
 
+def test_client_of_a_large_body_that_no_instance_took_is_heard_again(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        instance = await world.add_model("a")
+        instance.answer_all()
+        client = await world.connect()
+        raw = format_post(CHAT, make_body(size=100_000))  # more than is held, yet read at once
+        assert (await client.request(raw)).status == 200
+        world.supervisor.grants.clear()
+        instance.kill()
+        client.writer.write(raw)
+        while not (request := await world.supervisor.expect(protocol.LeaseRequest)).stale_generation:
+            pass
+        world.supervisor.send(protocol.Failure(id=request.id, code="load_failed", message="cannot load 'a': no"))
+        answer = await client.read_response()
+        assert answer.status == 500
+        assert "connection" not in answer.headers
+        assert (await client.get("/health")).status == 200
+
+    stage(scenario)
+
+
 def test_stream_that_waits_for_its_model_says_so(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange_module, "COMMENT_S", 0.02)
 
