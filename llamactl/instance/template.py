@@ -35,7 +35,8 @@ class ChatTemplate:
         )
         try:
             self._template = self._environment.from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
+        except (jinja2.TemplateError, RecursionError, SyntaxError, ValueError, MemoryError) as error:
+            # Jinja makes Python of it, and leaves some of what makes no sense to Python.
             raise LlamactlError(ErrorCode.INVALID_MODEL, f"cannot use the chat template: {error}") from None
 
     def render(self, messages: list[dict[str, Any]], **variables: Any) -> str:

@@ -102,7 +102,18 @@ def test_text_without_end_is_cut_off() -> None:
     assert "writes more than" in message or "takes more than" in message
 
 
-def test_file_without_a_usable_template_is_named() -> None:
-    with pytest.raises(LlamactlError) as caught:
-        ChatTemplate("{% for %}", "", "")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ",
+        "{% break %}",
+        "{% for a in messages %}" * 25 + "{% endfor %}" * 25,
+        "{{ " + "9" * 5000 + " }}",
+        "{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}",
+    ],
+    ids=["unended", "break", "loops", "digits", "parentheses"],
+)
+def test_file_without_a_usable_template_is_named(source: str) -> None:
+    with pytest.raises(LlamactlError, match="cannot use the chat template") as caught:
+        ChatTemplate(source, "", "")
     assert caught.value.code is ErrorCode.INVALID_MODEL
