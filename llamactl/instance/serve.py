@@ -234,7 +234,7 @@ class Instance:
             self._ordered.clear()
             if self._stopping.is_set():
                 break
-            if self._wanted_asleep and self._engine is not None:
+            if self._activity.is_asleep and self._engine is not None:  # also where it is to wake already
                 await self._fall_asleep()
             if not self._wanted_asleep and self._engine is None and not await self._wake_up():
                 return False

@@ -22,6 +22,7 @@ from llamactl.protocol import (
     Order,
     OrderKind,
     Report,
+    encode_message,
 )
 from llamactl.settings import ModelSettings
 from tests.instance.harness import Child, Peer, Supervisor, run_child
@@ -187,6 +188,18 @@ def test_sleep_frees_everything_and_waking_loads_it_again_in_the_same_process(ti
         again = child.supervisor.wait_for("ready")
         assert again.effective == awake.effective
         status, body = child.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+        assert status == 200
+
+
+def test_waking_ordered_before_sleep_has_begun_ends_with_an_instance_that_serves(tiny: Path, tmp_path: Path) -> None:
+    with run_child(tmp_path, "serve", make_settings(tiny), attend=False) as child:
+        peer, _ = greet(child.supervisor)
+        receive_state(peer, ChildState.READY)
+        orders = (Order(id=1, order=OrderKind.SLEEP), Order(id=2, order=OrderKind.WAKE))
+        peer.send_bytes(b"".join(encode_message(order) for order in orders))
+        receive_state(peer, ChildState.SLEEPING)
+        receive_state(peer, ChildState.READY)
+        status, _ = child.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
         assert status == 200
 
 
