@@ -236,6 +236,8 @@ class Instance:
                 break
             if self._activity.is_asleep and self._engine is not None:  # also where it is to wake already
                 await self._fall_asleep()
+            if self._stopping.is_set():  # what has been called off then was the load from before
+                break
             if not self._wanted_asleep and self._engine is None and not await self._wake_up():
                 return False
         return True
