@@ -199,16 +199,17 @@ class Exchange:
     def _send(self, upstream: Upstream) -> None:
         self._upstream = upstream
         head, stream, record = self._head, self._stream, self._record
+        to_head = head.method == b"HEAD"
         if stream is None:
             out = format_upstream_head(head, len(self._body), record.id_line, self._client.peer)
             if head.upgrade:
-                upstream.begin(self, out, None, chunked=False, may_switch=True)
+                upstream.begin(self, out, None, chunked=False, to_head=to_head, may_switch=True)
             else:
-                upstream.send(self, out, self._body, head.method == b"HEAD")
+                upstream.send(self, out, self._body, to_head)
             return
         length = stream.received_bytes if stream.complete else head.content_length
         out = format_upstream_head(head, length, record.id_line, self._client.peer)
-        upstream.begin(self, out, stream, chunked=length < 0)
+        upstream.begin(self, out, stream, chunked=length < 0, to_head=to_head)
 
     def take_room(self) -> None:
         if self._stream is not None:

@@ -65,14 +65,20 @@ class Upstream(asyncio.BufferedProtocol):
         self._outlet.send(head + body if body else head)
 
     def begin(
-        self, receiver: Receiver, head: bytes, stream: BodyStream | None, chunked: bool, may_switch: bool = False
+        self,
+        receiver: Receiver,
+        head: bytes,
+        stream: BodyStream | None,
+        chunked: bool,
+        to_head: bool,
+        may_switch: bool = False,
     ) -> None:
         """Send a request whose body comes as it comes, or one that may change protocols."""
         assert self._receiver is None
         assert self._outlet is not None
         self._receiver = receiver
         self._answered = False
-        self._reader.expect(False, may_switch)
+        self._reader.expect(to_head, may_switch)
         self._stream = stream
         self._outlet.send(head)
         if stream is not None:

@@ -175,6 +175,24 @@ def test_head_is_passed_on_and_its_answer_has_no_body(stage: Any) -> None:
     stage(scenario)
 
 
+@pytest.mark.parametrize("kind", ["change", "large"])
+def test_answer_to_head_ends_with_its_head_however_it_was_asked(stage: Any, kind: str) -> None:
+    async def scenario(world: Any) -> None:
+        instance = await world.add_model("a")
+        instance.auto = lambda call: call.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+        client = await world.connect()
+        change = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+        body = b'{"n":"%b"}' % (b"A" * 200_000)
+        fields = change + b"\r\n" if kind == "change" else b"Content-Length: %d\r\n\r\n" % len(body) + body
+        client.writer.write(b"HEAD /slots?model=a HTTP/1.1\r\nHost: localhost\r\n" + fields)
+        answer = await client.read_response(to_head=True)
+        assert (answer.status, answer.headers["content-length"]) == (200, "5")
+        while any(lease.in_flight for lease in world.front.leases.leases()):
+            await asyncio.sleep(0)
+
+    stage(scenario)
+
+
 def test_old_client_gets_its_answer_without_chunks(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         instance = await world.add_model("a")
