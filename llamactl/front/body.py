@@ -18,6 +18,8 @@ from llamactl.front.scan import Scanner
 HELD_BYTES = 96 * 1024
 """Bodies up to this size are collected in memory and then sent in one write, which holds them once more."""
 PIECE_BYTES = 64 * 1024
+MAX_PIECES_A_TURN = 16
+"""Of a file, to an instance that takes all of them at once: other connections wait meanwhile."""
 
 
 class Sink(Protocol):
@@ -27,6 +29,9 @@ class Sink(Protocol):
 
     def write(self, data: bytes | memoryview) -> None:
         """Send, or copy: `data` may change afterwards."""
+
+    def ask_later(self) -> None:
+        """Let it be asked for more, as if it had been congested, when the loop comes round."""
 
 
 class BodyStream:
@@ -170,7 +175,12 @@ class BodyStream:
         assert sink is not None
         file = self._file
         if file is not None:
+            pieces = 0
             while not sink.congested:
+                if pieces == MAX_PIECES_A_TURN:
+                    sink.ask_later()
+                    return
+                pieces += 1
                 file.seek(self._read_bytes)
                 piece = file.read(PIECE_BYTES)
                 if not piece:

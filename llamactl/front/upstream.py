@@ -88,6 +88,13 @@ class Upstream(asyncio.BufferedProtocol):
         if self._outlet is not None:
             self._outlet.send(data)
 
+    def ask_later(self) -> None:
+        self._pool.loop.call_soon(self._ask)
+
+    def _ask(self) -> None:
+        if self._receiver is not None and not self.congested:
+            self._receiver.take_room()
+
     def abandon(self) -> None:
         """The receiver is gone: close at once, which is what stops a generation."""
         self._receiver = None
@@ -213,7 +220,7 @@ class UpstreamPool:
     """Connections to instances that are idle, by socket and generation."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._idle: dict[str, list[Upstream]] = {}
         self._connecting: set[asyncio.Task[None]] = set()
 
@@ -224,14 +231,14 @@ class UpstreamPool:
 
     def connect(self, socket: str, key: str, then: Callable[[Upstream | OSError], None]) -> None:
         """Connect, and call `then` with the connection or with what went wrong."""
-        task = self._loop.create_task(self._connect(socket, key, then))
+        task = self.loop.create_task(self._connect(socket, key, then))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, socket: str, key: str, then: Callable[[Upstream | OSError], None]) -> None:
         for delay_s in (*BACKLOG_DELAYS_S, None):
             try:
-                _, upstream = await self._loop.create_unix_connection(lambda: Upstream(self, key), socket)
+                _, upstream = await self.loop.create_unix_connection(lambda: Upstream(self, key), socket)
             except BlockingIOError as error:
                 # More connections at once than the instance's backlog holds. A Unix socket does not let them wait.
                 if delay_s is None:

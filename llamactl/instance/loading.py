@@ -142,6 +142,8 @@ def read_ahead(files: Sequence[str], report: Callable[[float], bool]) -> bool:
     buffer, probe = bytearray(READ_AHEAD_BYTES), bytearray(1)
     done, was_read = 0, False
     for name in files:
+        if not os.path.isfile(name):
+            continue
         try:
             descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:

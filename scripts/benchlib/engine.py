@@ -3,8 +3,8 @@
     scripts/bench engine --llama-server PATH [--model FILE ...] [--rounds N]
 
 PATH is a llama-server built from the sources inside llama-cpp-python's sdist, with the flags of the installed library.
-Both serve the same file with the same settings on a Unix socket of their own, both stay loaded, and each round asks one
-after the other, in turning order. llama-server's cache of prompts in main memory, which it would fill while it is
+Both serve the same file with the same settings on a Unix socket of their own, and each round asks one after the other,
+in turning order; for every other round both are started anew. llama-server's cache of prompts in main memory, which it would fill while it is
 measured, is off. Prompts are token numbers, so that both get the same, and new in each round, so that nothing is
 reused that should not be. `bound` is the 95 % bound of the ratio on the side that would be bad. Rounds in which other
 processes had more than a little of the processors are taken again some times, then kept as they are, with a warning.
@@ -44,6 +44,7 @@ N_OWN = 100
 LOOP, RESIDENT, COLD = "loop with 4 sequences", "resident memory", "cold start"
 FETCH_MODELS = CHECKOUT / "scripts" / "fetch-models"
 OURS, YARDSTICK = "llamactl", "llama-server"
+ROUNDS_A_START = 2
 ATTEMPTS = 4
 """At a round that is not quiet."""
 
@@ -102,24 +103,26 @@ def announce(what: str) -> None:
 
 
 def compare_streams(llama_server: Path, model: Path, rounds: int, only: str) -> list[Result]:
-    """All scenarios with `only` in their name."""
+    """All scenarios with `only` in their name. Both servers are started anew for every few rounds: from process to
+    process the same model differs by some percent in speed, and that is no difference between the two.
+    """
     wanted = {title: scenario for title, scenario in SCENARIOS.items() if only in title}
-    results: list[Result] = []
-    if not wanted:
-        return results
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
-        directory = Path(name)
-        child = running.enter_context(run_instance(directory, model, CTX))
-        yardstick = running.enter_context(run_yardstick(directory, llama_server, model))
-        servers = {
-            OURS: Server(child.http_socket, child.process.pid),
-            YARDSTICK: Server(directory / "llama.sock", yardstick),
-        }
-        pool = child.request("POST", "/tokenize", {"content": WORDS})[1]["tokens"]
-        for title, scenario in wanted.items():
-            announce(f"{model.stem}: {title}")
-            results += compare(model, title, scenario, servers, pool, rounds)
-    return results
+    samples: dict[str, list[dict[str, Figures]]] = {title: [] for title in wanted}
+    for first in range(0, rounds if wanted else 0, ROUNDS_A_START):
+        numbers = range(first, min(first + ROUNDS_A_START, rounds))
+        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
+            directory = Path(name)
+            child = running.enter_context(run_instance(directory, model, CTX))
+            yardstick = running.enter_context(run_yardstick(directory, llama_server, model))
+            servers = {
+                OURS: Server(child.http_socket, child.process.pid),
+                YARDSTICK: Server(directory / "llama.sock", yardstick),
+            }
+            pool = child.request("POST", "/tokenize", {"content": WORDS})[1]["tokens"]
+            for title, scenario in wanted.items():
+                announce(f"{model.stem}: {title}, rounds {numbers.start + 1} to {numbers.stop} of {rounds}")
+                samples[title] += take_rounds(title, scenario, servers, pool, numbers)
+    return [result for title in wanted for result in summarize(f"{model.stem}, {title}", samples[title])]
 
 
 def measure_loop(model: Path) -> list[Result]:
@@ -151,29 +154,33 @@ def measure_resident_mib() -> float:
     raise BenchError("cannot measure: /proc tells no resident memory")
 
 
-def compare(
-    model: Path, title: str, scenario: Scenario, servers: dict[str, Server], pool: list[int], rounds: int
-) -> list[Result]:
-    """One scenario on both, round by round; the first round warms up and does not count."""
+def take_rounds(
+    title: str, scenario: Scenario, servers: dict[str, Server], pool: list[int], numbers: range
+) -> list[dict[str, Figures]]:
+    """One scenario on both, round by round, after one that does not count."""
     samples: list[dict[str, Figures]] = []
     loudest = 0.0
-    for number in range(rounds + 1):
+    take_round(title, scenario, servers, pool, -1, 0)  # warms up
+    for number in numbers:
         attempts = [take_round(title, scenario, servers, pool, number, 0)]
-        while number and attempts[-1][0] > QUIET_SHARE and len(attempts) < ATTEMPTS:
+        while attempts[-1][0] > QUIET_SHARE and len(attempts) < ATTEMPTS:
             attempts.append(take_round(title, scenario, servers, pool, number, len(attempts)))
         share, figures = min(attempts, key=lambda attempt: attempt[0])
-        if number:
-            samples.append(figures)
-            loudest = max(loudest, share)
+        samples.append(figures)
+        loudest = max(loudest, share)
     if loudest > QUIET_SHARE:
         print(f"  not quiet: others had up to {loudest:.0%} of the processors", file=sys.stderr, flush=True)
+    return samples
+
+
+def summarize(name: str, samples: list[dict[str, Figures]]) -> list[Result]:
     results = []
     for what in samples[0][OURS]:
-        compared = compare_pairs(*([sample[name][what] for sample in samples] for name in (OURS, YARDSTICK)))
+        compared = compare_pairs(*([sample[side][what] for sample in samples] for side in (OURS, YARDSTICK)))
         is_rate = what.startswith(RATES)
         unit, scale = ("1/s", 1.0) if is_rate else ("ms", 1e3)
         bound = compared.low if is_rate else compared.high
-        label = f"{model.stem}, {title}, {what}"
+        label = f"{name}, {what}"
         results.append(Result("engine", label, compared.ours * scale, unit, compared.ratio, YARDSTICK, bound))
         results.append(Result("engine", f"{label}, {YARDSTICK}", compared.theirs * scale, unit))
     return results

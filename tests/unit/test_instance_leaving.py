@@ -65,7 +65,7 @@ def test_answer_that_has_begun_is_not_completed_when_it_is_called_off() -> None:
             await asyncio.Event().wait()
 
         sent = await cancel_request(hang, begun, Activity())
-        assert [message["type"] for message in sent] == ["http.response.start", "cancelled"]
+        assert [message["type"] for message in sent] == ["http.response.start", "returned"]
 
     asyncio.run(run())
 
