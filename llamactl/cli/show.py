@@ -137,7 +137,7 @@ def format_state(model: ModelStatus, now_s: float) -> str:
     """The state, with how far it is: "loading 45 %", "waiting"."""
     text = str(model.state)
     if model.state is State.FAILED and model.retry_at_s > now_s:
-        text += f", next try in {format_span(model.retry_at_s - now_s)}"
+        text += f", refuses requests for {format_span(model.retry_at_s - now_s)}"
     if model.state is State.LOADING and model.stage is not None:
         text = str(model.stage)
         if model.progress is not None and text == "loading":
@@ -247,10 +247,14 @@ def format_model(model: ModelStatus, now_s: float) -> str:
         add("Context", f"{format_context(model)} tokens in {model.parallel} sequences{trained}")
     if model.failure is not None:
         again = f", {model.failures} times in a row" if model.failures > 1 else ""
-        add("Failure", f"{model.failure.result}, exit status {model.failure.exit_code}{again}")
-        if model.retry_at_s > now_s:
-            add("Next try", f"in {format_span(model.retry_at_s - now_s)}, or by: llamactl load {model.name}")
+        how = "signal" if model.failure.result in ("signal", "core-dump") else "exit status"
+        add("Failure", f"{model.failure.result}, {how} {model.failure.exit_code}{again}")
         lines += [f"{'':13}{line}" for line in clean_text(model.failure.message).splitlines()]
+        if model.retry_at_s > now_s:
+            add(
+                "Next try",
+                f"by a request from {format_span(model.retry_at_s - now_s)} on, or: llamactl load {model.name}",
+            )
         add("Log", f"llamactl logs {model.name}")
     return "\n".join([*lines, "", format_memory_table(model.memory)])
 

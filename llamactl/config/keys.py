@@ -517,8 +517,13 @@ MODEL_KEYS: tuple[Key, ...] = (
     ),
     Key("sampling", "sampling", SAMPLING, "Sampling of requests that do not say it themselves."),
     Key("show_prompts", "show_prompts", BOOLEAN, "Show the texts of requests in `/slots`."),
-    Key("mmproj", "mmproj", OPTIONAL_PATH, "The multimodal projector that belongs to the model."),
-    Key("draft", "draft", OPTIONAL_PATH, "A draft model for speculative decoding."),
+    Key(
+        "mmproj",
+        "mmproj",
+        OPTIONAL_PATH,
+        "The multimodal projector that belongs to the model. Checked, but not used yet: images are refused.",
+    ),
+    Key("draft", "draft", OPTIONAL_PATH, "A draft model for speculative decoding. Checked, but not used yet."),
     Key("pin", "pin", BOOLEAN, "Never unload this model to make room for another."),
     Key(
         "priority", "priority", _make_integer(-1000, 1000), "Of several candidates, models of lower priority go first."

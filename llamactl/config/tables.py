@@ -66,6 +66,9 @@ def parse_table(
         key = known.get(name)
         if key is None:
             hint = (others or {}).get(name) or suggest_key(name, known)
+            if place.model and isinstance(value, dict):  # TOML reads [models.qwen2.5] as a table 5 in models.qwen2
+                whole = json.dumps(f"{place.model}.{name}", ensure_ascii=False)
+                hint = f"a name with a dot stands in quotes: [models.{whole}]"
             problems.append(place.report(f"unknown key {name!r}" if len(name) < 80 else "unknown key", name, hint))
             continue
         try:

@@ -32,6 +32,8 @@ def main(arguments: list[str]) -> int:
         return EXIT_USAGE
     except LlamactlError as error:
         print(error, file=sys.stderr)
+        if head_start is not None:  # an orderly end would pull llama.cpp away from under it
+            os._exit(EXIT_USAGE)
         return EXIT_USAGE
     if environment.role is ChildRole.MEASURE:
         return _measure(environment)

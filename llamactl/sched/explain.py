@@ -51,7 +51,8 @@ def refuse_unknown(core: Core, name: str) -> Refuse:
 
 def refuse_invalid(model: Model, doing: str = "start") -> Refuse:
     message = f"cannot {doing} {model.name!r}: its configuration is invalid: {model.invalid}"
-    return Refuse(_ANY, ErrorCode.INVALID_MODEL, message, "`llamactl check` shows all problems", model.name)
+    hint = "`llamactl check` shows all problems; once they are mended, `llamactl reload`"
+    return Refuse(_ANY, ErrorCode.INVALID_MODEL, message, hint, model.name)
 
 
 def refuse_not_loaded(model: Model, doing: str, why: str = "it is not loaded") -> Refuse:
@@ -79,7 +80,7 @@ def refuse_failed(model: Model, failure: LoadFailure, now: float) -> Refuse:
     }
     how = f"{failure.result} {failure.exit_code}" if failure.exit_code else failure.result
     message = f"cannot start {model.name!r}: {failure.message or 'its unit ended'} ({how})"
-    hint = f"the next try is in {wait_s:.0f} s; `llamactl load {model.name}` tries at once" if wait_s else ""
+    hint = f"requests may try again in {wait_s:.0f} s; `llamactl load {model.name}` tries at once" if wait_s else ""
     return Refuse(_ANY, ErrorCode.LOAD_FAILED, message, hint, model.name, details)
 
 

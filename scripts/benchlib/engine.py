@@ -4,10 +4,11 @@
 
 PATH is a llama-server built from the sources inside llama-cpp-python's sdist, with the flags of the installed library.
 Both serve the same file with the same settings on a Unix socket of their own, and each round asks one after the other,
-in turning order; for every other round both are started anew. llama-server's cache of prompts in main memory, which it would fill while it is
-measured, is off. Prompts are token numbers, so that both get the same, and new in each round, so that nothing is
-reused that should not be. `bound` is the 95 % bound of the ratio on the side that would be bad. Rounds in which other
-processes had more than a little of the processors are taken again some times, then kept as they are, with a warning.
+in turning order; for every other round both are started anew. llama-server's cache of prompts in main memory, which it
+would fill while it is measured, is off. Prompts are token numbers, so that both get the same, and new in each round, so
+that nothing is reused that should not be. `bound` is the 95 % bound of the ratio on the side that would be bad. Rounds
+in which other processes had more than a little of the processors are taken again some times, then kept as they are,
+with a warning.
 """
 
 import contextlib

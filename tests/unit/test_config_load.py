@@ -132,6 +132,7 @@ def test_model_keys(tree: Tree) -> None:
 
 
 MISTAKES = [
+    ('5.path = "/x"', "models.m.5: unknown key '5'; a name with a dot stands in quotes: [models.\"m.5\"]"),
     ("n_gpu_layer = 0", "models.m.n_gpu_layer: unknown key 'n_gpu_layer'; did you mean 'n_gpu_layers'?"),
     ("n_ctx = 1", "models.m.n_ctx: unknown key 'n_ctx'; did you mean 'ctx'?"),
     ("gpu-layers = 1", "models.m.gpu-layers: unknown key 'gpu-layers'; did you mean 'n_gpu_layers'?"),
