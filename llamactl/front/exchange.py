@@ -92,12 +92,11 @@ class Exchange:
         self._record = client.record
 
     def start(self) -> None:
-        if b'"keep_alive"' in self._body:
-            try:
-                self._keep_alive_s = find_keep_alive(self._body)
-            except LlamactlError as error:
-                self._finish_with(error)
-                return
+        try:
+            self._keep_alive_s = find_keep_alive(self._body)
+        except LlamactlError as error:
+            self._finish_with(error)
+            return
         touch = not self._looks_only
         lease = self._front.acquire_warm(self, self._name, touch)
         if lease is None:
@@ -346,8 +345,7 @@ class Exchange:
         """Nothing is wanted for this request any more."""
         self._done = True
         self._upstream = None
-        if self._comment_timer is not None or self._queue_timer is not None:
-            self._stop_timers()
+        self._stop_timers()
         if self._stream is not None:
             self._stream.close()
         self._release()

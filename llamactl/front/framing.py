@@ -109,7 +109,7 @@ class ChunkDecoder:
 class _Reader:
     """What both directions share: the buffer and the body."""
 
-    __slots__ = ("_chunks", "_data", "_left", "_pos", "_stage")
+    __slots__ = ("_chunks", "_data", "_last_bytes", "_last_size", "_left", "_pos", "_stage")
 
     def __init__(self) -> None:
         self._data = b""
@@ -117,6 +117,10 @@ class _Reader:
         self._stage = _Stage.HEAD
         self._left = 0
         self._chunks = ChunkDecoder()
+        self._last_bytes = b""
+        """The last head."""
+        self._last_size = -1
+        """Of the whole message that it began; -1: it does not tell."""
 
     def feed(self, data: bytes) -> None:
         rest = len(self._data) - self._pos
@@ -142,6 +146,13 @@ class _Reader:
         if not self._left:
             self._stage = _Stage.COMPLETE
         return True
+
+    def _take_repeated(self, data: bytes) -> bytes | None:
+        """The body, where `data` is one message with the head of the last one: most are. None: feed it."""
+        if len(data) != self._last_size or self._data or self._stage is not _Stage.HEAD:
+            return None
+        raw = self._last_bytes
+        return data[len(raw) :] if data.startswith(raw) else None
 
     def _end_message(self) -> None:
         self._stage = _Stage.HEAD
@@ -192,23 +203,16 @@ class _Reader:
 class RequestReader(_Reader):
     """Bytes of a client in, its requests out."""
 
-    __slots__ = ("_last", "_last_bytes", "_last_size")
+    __slots__ = ("_last",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._last_bytes = b""
         self._last: RequestHead | None = None
-        self._last_size = -1
-        """Of the whole last message; -1: its head does not tell."""
 
     def take_whole(self, data: bytes) -> tuple[RequestHead, bytes] | None:
-        """Head and body, where `data` is one message with the head of the last one: most are. None: feed it."""
-        if len(data) != self._last_size or self._data or self._stage is not _Stage.HEAD:
-            return None
-        raw = self._last_bytes
-        if self._last is None or not data.startswith(raw):
-            return None
-        return self._last, data[len(raw) :]
+        """Head and body, where `data` is one message with the head of the last one. None: feed it."""
+        body = self._take_repeated(data)
+        return None if body is None or self._last is None else (self._last, body)
 
     def next_event(self) -> RequestEvent:
         """Head, pieces of the body (never empty), END; then the next request. None: feed more. Raises WireError."""
@@ -242,13 +246,11 @@ class RequestReader(_Reader):
 class ResponseReader(_Reader):
     """Bytes of an instance in, its answers out."""
 
-    __slots__ = ("_last", "_last_bytes", "_last_size", "_may_switch", "_to_head")
+    __slots__ = ("_last", "_may_switch", "_to_head")
 
     def __init__(self) -> None:
         super().__init__()
-        self._last_bytes = b""
         self._last: ResponseHead | None = None
-        self._last_size = -1
         self._to_head = False
         self._may_switch = False
 
@@ -261,12 +263,8 @@ class ResponseReader(_Reader):
 
     def take_whole(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
         """See RequestReader.take_whole."""
-        if len(data) != self._last_size or self._data or self._to_head or self._stage is not _Stage.HEAD:
-            return None
-        raw = self._last_bytes
-        if self._last is None or not data.startswith(raw):
-            return None
-        return self._last, data[len(raw) :]
+        body = None if self._to_head else self._take_repeated(data)
+        return None if body is None or self._last is None else (self._last, body)
 
     def next_event(self) -> ResponseEvent:
         """Head, pieces of the body (never empty), END; interim responses (1xx) are dropped. None: feed more.

@@ -168,11 +168,7 @@ class LeaseTable:
         lease = self._leases.get(name) or self._aliases.get(name)
         if lease is None or lease.draining:
             return None
-        lease.in_flight += 1
-        if touch:
-            lease.started[waiter] = now_s
-            if not lease.told_busy and self._connected:
-                self._tell_busy(lease, now_s)
+        self._count(lease, (waiter,), touch, now_s)
         return lease
 
     def release(

@@ -149,8 +149,7 @@ class Front:
     def take_record(self, record: RequestRecord) -> None:
         """A request has ended."""
         now_s = monotonic()
-        if record.queued_s:
-            record.end_wait(now_s)
+        record.end_wait(now_s)
         self.tally.count(record, now_s)
         if self.access.is_on:
             self.access.write(record, now_s)

@@ -55,29 +55,33 @@ def begin(environ: Mapping[str, str]) -> HeadStart | None:
         spec = json.loads(environ.get("LLAMACTL_SPEC", ""))
         files = spec.get("files") or [spec["path"]]
         is_usual = not any(name in spec for name in _UNUSUAL) and not environ.get("LLAMACTL_RPC")
-        if is_usual and environ.get("LLAMACTL_LLAMA_LOG") != "debug" and is_small_and_cached(files):
+        if is_usual and environ.get("LLAMACTL_LLAMA_LOG") != "debug" and _is_small_and_cached(files):
             return HeadStart(spec["path"], environ.get("LLAMACTL_EXTRA_BUFTS") != "0")
     except (AttributeError, KeyError, OSError, TypeError, ValueError):
         pass
     return None
 
 
-def is_small_and_cached(files: Sequence[str]) -> bool:
+def _is_small_and_cached(files: Sequence[str]) -> bool:
     """Whether loading these takes no time worth telling. Raises OSError for one that cannot be read."""
-    return sum(os.stat(name).st_size for name in files) <= QUICK_BYTES and all(map(_is_cached, files))
+    return sum(os.stat(name).st_size for name in files) <= QUICK_BYTES and all(map(_has_cached_ends, files))
 
 
-def _is_cached(name: str) -> bool:
-    """Whether the ends of a file can be had without waiting for the disk (preadv2(2), RWF_NOWAIT)."""
+def is_cached(descriptor: int, offset: int, probe: bytearray) -> bool:
+    """Whether a byte of the file can be had without waiting for the disk (preadv2(2), RWF_NOWAIT)."""
+    try:
+        return os.preadv(descriptor, [probe], offset, os.RWF_NOWAIT) == 1
+    except OSError:
+        return False
+
+
+def _has_cached_ends(name: str) -> bool:
+    """The middle counts, too."""
     probe = bytearray(1)
     descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
-        return all(
-            os.preadv(descriptor, [probe], offset, os.RWF_NOWAIT) == 1 for offset in (0, size // 2, max(size - 1, 0))
-        )
-    except BlockingIOError:
-        return False
+        return all(is_cached(descriptor, offset, probe) for offset in (0, size // 2, max(size - 1, 0)))
     finally:
         os.close(descriptor)
 

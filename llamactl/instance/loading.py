@@ -18,7 +18,7 @@ from llamactl.instance.batch import Batch
 from llamactl.instance.bindings import register_rpc_servers
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.fit import Measurer, Plan, choose_smallest_ctx, fits_anything, fits_whole
-from llamactl.instance.headstart import HeadStart
+from llamactl.instance.headstart import HeadStart, is_cached
 from llamactl.instance.library import llama
 from llamactl.instance.llamalog import LlamaLog
 from llamactl.instance.memory import (
@@ -151,7 +151,7 @@ def read_ahead(files: Sequence[str], report: Callable[[float], bool]) -> bool:
         try:
             size = os.fstat(descriptor).st_size
             for offset in range(0, size, READ_AHEAD_BYTES):
-                if not _is_cached(descriptor, min(offset + READ_AHEAD_BYTES, size) - 1, probe):
+                if not is_cached(descriptor, min(offset + READ_AHEAD_BYTES, size) - 1, probe):
                     was_read = True
                     os.preadv(descriptor, [buffer], offset)
                     if not report((done + offset) / total):
@@ -160,14 +160,6 @@ def read_ahead(files: Sequence[str], report: Callable[[float], bool]) -> bool:
         finally:
             os.close(descriptor)
     return was_read
-
-
-def _is_cached(descriptor: int, offset: int, probe: bytearray) -> bool:
-    """Whether a byte of the file can be had without waiting for the disk (preadv2(2), RWF_NOWAIT)."""
-    try:
-        return os.preadv(descriptor, [probe], offset, os.RWF_NOWAIT) == 1
-    except OSError:
-        return False
 
 
 def _choose_placement(environment: ChildEnvironment, log: LlamaLog) -> Plan:
