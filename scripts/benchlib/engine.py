@@ -27,6 +27,7 @@ from typing import Any
 from benchlib import router
 from benchlib.cold import CHECKOUT, run_checked
 from benchlib.pairs import MIN_ROUNDS, compare_pairs
+from benchlib.processes import stop_process
 from benchlib.quiet import QUIET_SHARE, OthersWatch
 from benchlib.report import BenchError, Result
 from benchlib.streams import Stream, run_streams
@@ -307,5 +308,4 @@ def run_yardstick(directory: Path, program: Path, model: Path) -> Iterator[int]:
     try:
         yield process.pid
     finally:
-        process.terminate()
-        process.wait(30)
+        stop_process(process)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchlib import flows
+from benchlib.processes import stop_process
 from benchlib.report import BenchError, Result
 
 READY_S = 60.0
@@ -96,8 +97,7 @@ def run_peer(peer: Peer) -> Iterator[int]:
         wait_for_answer(peer, process)
         yield process.pid
     finally:
-        process.terminate()
-        process.wait(30)
+        stop_process(process)
 
 
 def wait_for_answer(peer: Peer, process: "subprocess.Popen[bytes]") -> None:

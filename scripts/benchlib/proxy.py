@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchlib import flows, peers
 from benchlib.cold import CHECKOUT
+from benchlib.processes import stop_process
 from benchlib.report import BenchError, Result, need_programs
 
 PYTHONPATH = f"{CHECKOUT / 'scripts'}:{CHECKOUT}"
@@ -248,8 +249,7 @@ def run_front(directory: Path, port: int, access_log: str = "off") -> Iterator[i
     try:
         yield front.pid
     finally:
-        front.terminate()
-        front.wait(30)
+        stop_process(front)
         granter.__exit__(None, None, None)
 
 
@@ -264,8 +264,7 @@ def run_ready(command: list[str], environment: dict[str, str] | None = None) -> 
             raise BenchError(f"cannot start {command[-2]}")
         yield
     finally:
-        process.terminate()
-        process.wait(30)
+        stop_process(process)
 
 
 def run_wrk(

@@ -21,6 +21,7 @@ from typing import Any
 
 from benchlib.cold import CHECKOUT, SANDBOX, run_checked
 from benchlib.pairs import compare_pairs
+from benchlib.processes import stop_process
 from benchlib.report import BenchError, Result
 from benchlib.streams import Stream, run_streams
 
@@ -96,8 +97,7 @@ class Router:
     def stop(self) -> None:
         assert self._process.stderr is not None
         threading.Thread(target=self._process.stderr.read, daemon=True).start()
-        self._process.terminate()
-        self._process.wait(30)
+        stop_process(self._process)
 
 
 def main(program: str, rounds: int, models: Sequence[str]) -> None:
