@@ -25,15 +25,14 @@ from llamactl.instance.jobs import (
     FinishReason,
     GenerationRequest,
     Job,
-    ProgressEvent,
     TextEvent,
-    Timings,
     TokenInfo,
 )
 from llamactl.instance.library import llama
 from llamactl.instance.model import Vocabulary
 from llamactl.instance.params import ModelTraits
 from llamactl.instance.sampling import GrammarError, SamplerChain, TokenProbs
+from llamactl.instance.sequence import Sequence
 from llamactl.instance.slots import Slot, choose_purges, choose_slot, count_cells, count_common_prefix
 from llamactl.instance.stats import Load, Stats
 from llamactl.instance.text import TextStream
@@ -42,34 +41,6 @@ _DECODED, _NO_ROOM = 0, 1
 _INVALID_BATCH = -1
 _MIN_COPIED = 16
 """Fewer tokens are decoded as fast as they are copied."""
-
-
-@dataclass(eq=False)
-class Sequence:
-    """One generation."""
-
-    job: Job
-    request: GenerationRequest
-    tokens: list[int]
-    """The prompt and what was generated."""
-    text: TextStream
-    chain: SamplerChain
-    slot: Slot | None = None
-    n_past: int = 0
-    n_cached: int = 0
-    n_generated: int = 0
-    waits_for_end: int = -1
-    """Put back when so many sequences had ended: it waits for one more."""
-    started_s: float = 0.0
-    first_token_s: float = 0.0
-    output_index: int = -1
-    held_tokens: list[int] = field(default_factory=list)
-    """Generated since the last text that went out."""
-    held_infos: list[TokenInfo] = field(default_factory=list)
-
-    @property
-    def n_pending(self) -> int:
-        return len(self.tokens) - self.n_past
 
 
 @dataclass
@@ -109,7 +80,10 @@ class Generator:
             refusal = LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot use the grammar: {error}")
             self._refused.append((job, FailureEvent(refusal)))
             return
-        self._waiting.append(Sequence(job, request, list(request.prompt), TextStream(request.stops), chain))
+        sequence = Sequence(job, request, list(request.prompt), TextStream(request.stops), chain)
+        if request.wants_prompt_probs:
+            sequence.prompt_infos.append(self._describe(TokenProbs(request.prompt[0], None, [])))
+        self._waiting.append(sequence)
 
     def has_work(self) -> bool:
         return bool(self._waiting or self._running or self._refused)
@@ -271,18 +245,24 @@ class Generator:
         self._batch.clear()
         for sequence in sorted(self._running, key=lambda s: s.n_pending > 1):
             assert sequence.slot is not None
-            sequence.output_index = -1
+            sequence.output_index = sequence.probe_index = -1
             n_take = min(sequence.n_pending, self._batch.room)
+            probe = sequence.next_probe
+            if probe is not None:
+                n_take = min(n_take, probe + 1 - sequence.n_past)
             if n_take == 0:
                 continue
             is_last = n_take == sequence.n_pending
             chunk = sequence.tokens[sequence.n_past : sequence.n_past + n_take]
-            index = self._batch.add(sequence.slot.id, chunk, sequence.n_past, output_last=is_last)
+            is_probe = probe is not None and sequence.n_past + n_take == probe + 1
+            index = self._batch.add(sequence.slot.id, chunk, sequence.n_past, output_last=is_last or is_probe)
             sequence.slot.tokens += chunk
             sequence.slot.last_used = self._n_steps
             sequence.n_past += n_take
             if is_last:
                 sequence.output_index = index
+            if is_probe:
+                sequence.probe_index = index
 
     def _decode(self) -> Deliveries | None:
         """None: done. Else what to tell those whose requests ended with it."""
@@ -329,10 +309,14 @@ class Generator:
         now_s = time.monotonic()
         for sequence in self._running:
             if sequence.request.wants_progress and not sequence.n_generated:
-                deliveries.append((sequence.job, _measure_progress(sequence, now_s)))
+                deliveries.append((sequence.job, sequence.measure_progress(now_s)))
+            if sequence.probe_index >= 0:
+                self._probe(sequence)
         for sequence in [s for s in self._running if s.output_index >= 0]:
             if not sequence.n_generated:
                 sequence.first_token_s = sequence.first_token_s or now_s
+                if sequence.prompt_infos:
+                    deliveries.append((sequence.job, TextEvent("", 0, infos=tuple(sequence.prompt_infos))))
             if sequence.request.max_tokens == 0:
                 self._finish(sequence, FinishReason.LENGTH, "", deliveries)
                 continue
@@ -360,9 +344,7 @@ class Generator:
 
     def _sample_closely(self, sequence: Sequence, deliveries: Deliveries) -> int | None:
         """The next token of a request with a grammar or with probabilities. None: the sequence has ended."""
-        if self._candidates is None:
-            self._candidates = Candidates(self.vocabulary.n_tokens)
-        sampled = sequence.chain.sample_closely(self.context, sequence.output_index, self._candidates)
+        sampled = sequence.chain.sample_closely(self.context, sequence.output_index, self._get_candidates())
         if sampled.token is None:
             if sampled.is_complete:
                 self._finish(sequence, FinishReason.STOP, "", deliveries)
@@ -375,6 +357,19 @@ class Generator:
             sequence.held_infos.append(self._describe(sampled.probs))
         return sampled.token
 
+    def _probe(self, sequence: Sequence) -> None:
+        """How likely was the prompt's next token?"""
+        candidates = self._get_candidates()
+        candidates.fill(self.context, sequence.probe_index)
+        token = sequence.request.prompt[len(sequence.prompt_infos)]
+        probs = TokenProbs(token, *candidates.read_logprobs(token, sequence.request.sampling.n_probs))
+        sequence.prompt_infos.append(self._describe(probs))
+
+    def _get_candidates(self) -> Candidates:
+        if self._candidates is None:
+            self._candidates = Candidates(self.vocabulary.n_tokens)
+        return self._candidates
+
     def _describe(self, probs: TokenProbs) -> TokenInfo:
         piece = self.vocabulary.piece
         top = [(token, piece(token, special=True), value) for token, value in probs.top]
@@ -384,7 +379,7 @@ class Generator:
         tokens, infos = tuple(sequence.held_tokens), tuple(sequence.held_infos)
         sequence.held_tokens.clear()
         sequence.held_infos.clear()
-        timings = _measure_timings(sequence, now_s) if sequence.request.wants_timings else None
+        timings = sequence.measure_timings(now_s) if sequence.request.wants_timings else None
         return TextEvent(text, sequence.n_generated, tokens, infos, timings)
 
     def _finish(self, sequence: Sequence, reason: FinishReason, text: str, deliveries: Deliveries) -> None:
@@ -400,7 +395,7 @@ class Generator:
             len(sequence.request.prompt),
             sequence.n_generated,
             sequence.n_cached,
-            _measure_timings(sequence, now_s),
+            sequence.measure_timings(now_s),
             sequence.text.stopped_by,
             -1 if sequence.slot is None else sequence.slot.id,
         )
@@ -436,25 +431,8 @@ class Generator:
             stats.n_prompt += max(0, sequence.n_past - sequence.n_cached)
             stats.prompt_s += time.monotonic() - sequence.started_s
             return
-        timings = _measure_timings(sequence, time.monotonic())
+        timings = sequence.measure_timings(time.monotonic())
         stats.n_prompt += timings.prompt_n
         stats.prompt_s += timings.prompt_ms / 1e3
         stats.n_predicted += timings.predicted_n
         stats.predicted_s += timings.predicted_ms / 1e3
-
-
-def _measure_timings(sequence: Sequence, now_s: float) -> Timings:
-    return Timings(
-        cache_n=sequence.n_cached,
-        prompt_n=len(sequence.request.prompt) - sequence.n_cached,
-        prompt_ms=(sequence.first_token_s - sequence.started_s) * 1e3,
-        predicted_n=sequence.n_generated,
-        predicted_ms=(now_s - sequence.first_token_s) * 1e3,
-    )
-
-
-def _measure_progress(sequence: Sequence, now_s: float) -> ProgressEvent:
-    n_processed = min(sequence.n_past, len(sequence.request.prompt))
-    return ProgressEvent(
-        len(sequence.request.prompt), sequence.n_cached, n_processed, (now_s - sequence.started_s) * 1e3
-    )

@@ -37,6 +37,10 @@ class GenerationRequest:
     """With each piece of text."""
     wants_progress: bool = False
     """While the prompt is decoded."""
+    wants_prompt_probs: bool = False
+    """Of the prompt's own tokens as well. It is decoded one token at a time then: contexts have room for the logits of
+    one token of each sequence and step.
+    """
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,14 @@ class Timings:
 
 @dataclass(frozen=True)
 class TokenInfo:
-    """A generated token and the likeliest tokens in its place, with logarithms of probabilities (or probabilities,
-    if these were asked for).
+    """A token and the likeliest tokens in its place, with logarithms of probabilities (or probabilities, if these were
+    asked for).
     """
 
     token: int
     piece: bytes
-    value: float
+    value: float | None
+    """None: of the first token of a prompt, which follows nothing."""
     top: list[tuple[int, bytes, float]]
 
 
@@ -78,7 +83,7 @@ class TextEvent:
     n_generated: int
     tokens: tuple[int, ...] = ()
     infos: tuple[TokenInfo, ...] = ()
-    """Of each of these tokens, where it was asked for."""
+    """Of each of these tokens, where it was asked for; without text, of the prompt's."""
     timings: Timings | None = None
 
 

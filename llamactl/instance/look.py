@@ -7,8 +7,9 @@ library of Prometheus is imported when /metrics is asked for, not before: starti
 from collections.abc import Iterator
 from typing import Any
 
-from llamactl.instance.generate import Generator, Sequence
+from llamactl.instance.generate import Generator
 from llamactl.instance.sampling import SamplingParams
+from llamactl.instance.sequence import Sequence
 from llamactl.instance.service import Service
 from llamactl.instance.shapes import format_sampling
 from llamactl.instance.slots import Slot

@@ -71,7 +71,8 @@ class TokenProbs:
     """One token with its probability (or the logarithm of it), and the likeliest alternatives."""
 
     token: int
-    value: float
+    value: float | None
+    """None: unknown."""
     top: list[tuple[int, float]]
 
 

@@ -72,8 +72,6 @@ class Service:
 
     async def submit_completion(self, body: CompletionBody) -> tuple[list[Job], Frame]:
         self._require_text()
-        if body.echo and choose_n_top(body) is not None:
-            raise refuse("cannot use `echo` with `logprobs`: prompts have no probabilities here")
         if body.suffix:
             if not isinstance(body.prompt, str):
                 raise refuse("cannot use `suffix`: `prompt` must be one text")
@@ -152,6 +150,8 @@ class Service:
         if sampling.penalizes_passages or sampling.ignore_eos:
             await asyncio.to_thread(prepare_samplers, sampling, self.vocabulary, self.n_ctx)
         mailbox = Mailbox()
+        n_top = choose_n_top(body)
+        wants_prompt_probs = bool(echoes) and n_top is not None
         jobs = []
         for index in range(len(prompts) * n):
             request = GenerationRequest(
@@ -159,15 +159,16 @@ class Service:
                 sampling=sampling.for_choice(index % n),
                 max_tokens=choose_max_tokens(body),
                 stops=choose_stops(body),
-                cache_prompt=body.cache_prompt is not False,
+                cache_prompt=body.cache_prompt is not False and not wants_prompt_probs,
                 wants_timings=bool(body.timings_per_token),
                 wants_progress=bool(body.stream and body.return_progress),
+                wants_prompt_probs=wants_prompt_probs,
             )
             jobs.append(Job(request, index, mailbox))
         frame = Frame(
             model=self.settings.name,
             n_choices=n,
-            n_top=choose_n_top(body),
+            n_top=n_top,
             post_sampling=bool(body.post_sampling_probs),
             include_usage=body.include_usage,
             return_tokens=bool(body.return_tokens),

@@ -138,9 +138,9 @@ def format_probs(infos: Sequence[TokenInfo], frame: Frame) -> list[dict[str, Any
     """llama-server's list, which holds what OpenAI's has."""
     word, words = ("prob", "top_probs") if frame.post_sampling else ("logprob", "top_logprobs")
 
-    def describe(token: int, piece: bytes, value: float) -> dict[str, Any]:
+    def describe(token: int, piece: bytes, value: float | None) -> dict[str, Any]:
         text = piece.decode(errors="replace")
-        return {"id": token, "token": text, "bytes": list(piece), word: max(value, _LOWEST)}
+        return {"id": token, "token": text, "bytes": list(piece), word: _limit(value)}
 
     return [
         {
@@ -149,6 +149,10 @@ def format_probs(infos: Sequence[TokenInfo], frame: Frame) -> list[dict[str, Any
         }
         for info in infos
     ]
+
+
+def _limit(value: float | None) -> float | None:
+    return None if value is None else max(value, _LOWEST)
 
 
 class ChatShape:
@@ -265,23 +269,23 @@ class CompletionShape:
         """OpenAI's four lists, and llama-server's `content`."""
         texts = [info.piece.decode(errors="replace") for info in infos]
         offset, offsets = self._lengths.get(index, 0), []
-        for text in texts:
+        for info, text in zip(infos, texts, strict=True):
             offsets.append(offset)
-            offset += len(text)
+            is_shown = info.value is not None or self._frame.echoes[index].startswith(text)
+            offset += len(text) if is_shown else 0
         self._lengths[index] = offset
         return {
             "tokens": texts,
-            "token_logprobs": [max(info.value, _LOWEST) for info in infos],
-            "top_logprobs": [
-                {
-                    piece.decode(errors="replace"): max(value, _LOWEST)
-                    for _, piece, value in info.top[: self._frame.n_top]
-                }
-                for info in infos
-            ],
+            "token_logprobs": [_limit(info.value) for info in infos],
+            "top_logprobs": [self._format_top(info) for info in infos],
             "text_offset": offsets,
             "content": format_probs(infos, self._frame),
         }
+
+    def _format_top(self, info: TokenInfo) -> dict[str, float | None] | None:
+        if info.value is None:
+            return None
+        return {piece.decode(errors="replace"): _limit(value) for _, piece, value in info.top[: self._frame.n_top]}
 
 
 class NativeShape:

@@ -5,17 +5,27 @@ llama.cpp says in a plain loop over llama_decode with nothing shared.
 """
 
 import codecs
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from llamactl.instance.batch import Batch
 from llamactl.instance.engine import EngineBroken
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.generate import Generator
-from llamactl.instance.jobs import FailureEvent, FinishEvent, FinishReason, GenerationRequest, Job, TextEvent
+from llamactl.instance.jobs import (
+    FailureEvent,
+    FinishEvent,
+    FinishReason,
+    GenerationRequest,
+    Job,
+    TextEvent,
+    TokenInfo,
+)
 from llamactl.instance.library import llama
 from llamactl.instance.loading import Loaded, load
 from llamactl.instance.model import Vocabulary
@@ -58,6 +68,7 @@ class Result:
     text: str
     finish: FinishEvent | None
     failure: FailureEvent | None
+    infos: list[TokenInfo] = field(default_factory=list)
 
 
 class Bench:
@@ -84,6 +95,7 @@ class Bench:
                 assert result.finish is None, "an event after the end"
                 if isinstance(event, TextEvent):
                     result.text += event.text
+                    result.infos += event.infos
                 elif isinstance(event, FinishEvent):
                     result.finish = event
                 elif isinstance(event, FailureEvent):
@@ -262,6 +274,60 @@ def test_growing_sequences_that_fill_the_cache_all_end_whole(bench: Bench, loade
         was_put_back |= busy < min(4, unfinished)
     assert was_put_back
     assert [bench.results[job].text for job in jobs] == expected
+
+
+def score_alone(loaded: Loaded, prompt: list[int]) -> list[float]:
+    """Of each token but the first, the logarithm of its probability, from llama.cpp's logits."""
+    context, n_vocab = loaded.context, loaded.model.vocabulary.n_tokens
+    batch, scores = Batch(1), []
+    llama.llama_memory_clear(llama.llama_get_memory(context), True)
+    for position, (token, following) in enumerate(itertools.pairwise(prompt)):
+        batch.clear()
+        batch.add(0, [token], position, output_last=True)
+        assert llama.llama_decode(context, batch.struct) == 0
+        logits = np.ctypeslib.as_array(llama.llama_get_logits_ith(context, 0), (n_vocab,)).astype(np.float64)
+        scores.append(float(logits[following] - np.log(np.exp(logits - logits.max()).sum()) - logits.max()))
+    llama.llama_memory_clear(llama.llama_get_memory(context), True)
+    return scores
+
+
+@pytest.mark.parametrize("n", [0, 1, 60])
+def test_probabilities_of_prompts_are_llama_cpps_also_where_the_cache_is_full(
+    bench: Bench, loaded: Loaded, n: int
+) -> None:
+    texts = ["the quick brown fox " * 4, "x" * 70, "hello world, this is a longer prompt", "a"]
+    prompts = [bench.vocabulary.tokenize_prompt(text) for text in texts]
+    expected = [score_alone(loaded, prompt) for prompt in prompts]
+    bench.generator.abandon()
+    sampling = SamplingParams(temperature=0, ignore_eos=True, n_probs=2)
+    jobs = [bench.submit(list(p), n, sampling, cache_prompt=False, wants_prompt_probs=True) for p in prompts]
+    neighbour = bench.submit("hello", 100)
+    bench.run()
+    for job, prompt, scores in zip(jobs, prompts, expected, strict=True):
+        infos = bench.results[job].infos
+        assert len(infos) == len(prompt) + n
+        assert [info.token for info in infos[: len(prompt)]] == prompt
+        assert (infos[0].value, infos[0].top) == (None, [])
+        assert [info.value for info in infos[1 : len(prompt)]] == pytest.approx(scores, abs=0.1)
+        assert all(len(info.top) == 2 for info in infos[1:])
+    assert bench.results[neighbour].finish is not None
+
+
+def test_put_back_in_the_middle_of_a_prompt_its_probabilities_are_told_once(bench: Bench, loaded: Loaded) -> None:
+    prompt = bench.vocabulary.tokenize_prompt("y" * 100)
+    expected = score_alone(loaded, prompt)
+    bench.generator.abandon()
+    growing = [bench.submit(text, 110) for text in ("hello", "x")]
+    sampling = SamplingParams(temperature=0, ignore_eos=True, n_probs=1)
+    job = bench.submit(prompt, 1, sampling, cache_prompt=False, wants_prompt_probs=True)
+    n_busy = []
+    while bench.generator.has_work():
+        bench.step()
+        n_busy.append(sum(slot.busy for slot in bench.generator.slots))
+    assert n_busy.index(2) < n_busy.index(1), "nothing was put back"
+    assert [info.value for info in bench.results[job].infos[1 : len(prompt)]] == pytest.approx(expected, abs=0.1)
+    assert len(bench.results[job].infos) == len(prompt) + 1
+    assert all(bench.results[other].finish is not None for other in growing)
 
 
 def test_sequence_that_reaches_the_end_of_its_room_ends_with_length(bench: Bench) -> None:

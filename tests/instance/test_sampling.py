@@ -248,6 +248,35 @@ def test_logprobs_of_completions_have_openais_lists(instance: Child) -> None:
     assert logprobs["text_offset"] == [sum(lengths[:index]) for index in range(9)]
 
 
+def test_prompt_that_is_echoed_has_its_probabilities(instance: Child) -> None:
+    """What was told of tokens as they were made is told of them again as part of a prompt."""
+    body = {"prompt": "hello", "logprobs": 3, "temperature": 0, "ignore_eos": True, "echo": True}
+    (choice,) = instance.request("POST", COMPLETION, {**body, "max_tokens": 9})[1]["choices"]
+    told = choice["logprobs"]
+    assert choice["text"].startswith("hello")
+    tokens = instance.request("POST", "/tokenize", {"content": "hello", "add_special": True})[1]["tokens"]
+    assert len(told["tokens"]) == len(told["token_logprobs"]) == len(told["top_logprobs"]) == len(tokens) + 9
+    assert told["token_logprobs"][0] is told["top_logprobs"][0] is None
+    assert all(value <= 0 for value in told["token_logprobs"][1:])
+    for token, offset in zip(told["tokens"][1:], told["text_offset"][1:], strict=True):
+        assert choice["text"][offset : offset + len(token)] == token
+    again = [*tokens, *(entry["id"] for entry in told["content"][len(tokens) :])]
+    (scored,) = instance.request("POST", COMPLETION, {**body, "prompt": again, "max_tokens": 0})[1]["choices"]
+    assert scored["finish_reason"] == "length"
+    assert scored["logprobs"]["tokens"] == told["tokens"]
+    assert scored["logprobs"]["token_logprobs"][1:] == pytest.approx(told["token_logprobs"][1:], abs=1e-3)
+
+
+def test_stream_tells_the_probabilities_of_the_prompt(instance: Child) -> None:
+    body = {"prompt": "hello", "max_tokens": 3, "logprobs": 1, "temperature": 0, "ignore_eos": True, "echo": True}
+    (whole,) = instance.request("POST", COMPLETION, body)[1]["choices"]
+    streamed = [json.loads(event)["choices"][0] for event in instance.stream(COMPLETION, body) if event != "[DONE]"]
+    assert "".join(choice["text"] for choice in streamed) == whole["text"]
+    told = [choice["logprobs"] for choice in streamed if choice["logprobs"]]
+    assert [token for logprobs in told for token in logprobs["tokens"]] == whole["logprobs"]["tokens"]
+    assert [offset for logprobs in told for offset in logprobs["text_offset"]] == whole["logprobs"]["text_offset"]
+
+
 def test_stop_string_takes_its_tokens_with_it(instance: Child) -> None:
     body = {"prompt": "hello", "n_predict": 30, "temperature": 0, "ignore_eos": True, "n_probs": 1}
     whole = ask(instance, **body)
