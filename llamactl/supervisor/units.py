@@ -27,18 +27,12 @@ from llamactl.systemd.host import acquire_gpu_groups
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.manager import Manager, ManagerError
 from llamactl.systemd.transient import choose_listing_properties, choose_measure_properties, choose_model_properties
-from llamactl.systemd.units import RESULT_UNKNOWN, UnitEnded, UnitEvent, UnitSnapshot, UnitStarted
+from llamactl.systemd.units import RESULT_UNKNOWN, UnitEnded, UnitEvent, UnitSnapshot, UnitStarted, explain_result
 
 NOT_STARTED = "start"
 STOPPED = "stopped"
 """Results that are not systemd's: it refused the start; it ended well but before it had anything to say."""
 LOG_LINES = 5
-KILLED = {
-    "watchdog": "gave no sign of life and was killed by the watchdog",
-    "oom-kill": "was killed because memory ran out",
-    "timeout": "took too long and was killed",
-}
-"""What systemd's results mean where the unit itself could not say why it ended."""
 LOG_TIMEOUT_S = 3.0
 LISTING_TIMEOUT_S = 30.0
 
@@ -263,8 +257,9 @@ class Units:
             self._failed.add(run.slug)
         message = run.error or await acquire_log_tail(run.unit) or event.status_text
         # What systemd or the kernel did to it is the reason; its last lines may be about something else.
-        if event.result in KILLED:
-            message = f"{KILLED[event.result]}; its last lines: {message}" if message else KILLED[event.result]
+        if done_to_it := explain_result(event.result, event.exit_code):
+            source = "it said" if run.error else "its last lines"
+            message = f"{done_to_it}; {source}: {message}" if message else done_to_it
         self._end(run, LoadFailure(result=event.result, exit_code=event.exit_code, message=message))
 
     def _end(self, run: Run, failure: LoadFailure | None) -> None:

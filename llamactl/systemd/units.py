@@ -8,6 +8,7 @@ reset.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from signal import Signals
 
 from llamactl.names import Role
 
@@ -90,6 +91,26 @@ class UnitGone:
     """The name is free: a new start cannot meet UnitExists. Follows UnitEnded, for failed units after a reset."""
 
     unit: str
+
+
+_DONE_TO_IT = {
+    "watchdog": "gave no sign of life and was killed by the watchdog",
+    "oom-kill": "was killed because memory ran out",
+    "timeout": "took too long and was killed",
+}
+_BY_SIGNAL = ("signal", "core-dump")
+_CRASHES = frozenset(("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"))
+
+
+def explain_result(result: str, exit_code: int) -> str:
+    """What was done to a unit that did not end by itself, as a person would say it; empty for all others."""
+    if result not in _BY_SIGNAL:
+        return _DONE_TO_IT.get(result, "")
+    try:
+        name = Signals(exit_code).name
+    except ValueError:
+        name = f"signal {exit_code}"
+    return f"crashed with {name}" if name in _CRASHES else f"was killed with {name}"
 
 
 UnitEvent = UnitStarted | UnitChanged | UnitEnded | UnitGone

@@ -62,6 +62,7 @@ def test_killed_instance_is_listed_with_its_signal(two: Llamactl) -> None:
     failure = two.list_models()["a"]["failure"]
     assert failure["result"] == "signal"
     assert failure["exit_code"] == 9
+    assert failure["message"].startswith("was killed with SIGKILL")
     assert two.list_loaded() == {}
 
 
