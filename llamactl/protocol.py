@@ -232,6 +232,7 @@ class OrderKind(StrEnum):
     SLEEP = "sleep"
     WAKE = "wake"
     NOTE = "note"
+    SHARE = "share"
 
 
 class Order(_Message, frozen=True, kw_only=True, tag="order"):
@@ -247,6 +248,8 @@ class Order(_Message, frozen=True, kw_only=True, tag="order"):
     """With `wake`: what fitting must leave free per device; "" is for all devices not named."""
     host_room_bytes: int | None = None
     """With `wake`: what fitting may take of host memory; None: no limit but the machine's."""
+    sharers: int = 1
+    """With `share`: models that compute on the processors now, this one among them."""
 
 
 class JunkNotice(_Message, frozen=True, kw_only=True, tag="error"):

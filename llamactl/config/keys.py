@@ -491,7 +491,12 @@ MODEL_KEYS: tuple[Key, ...] = (
         RPC,
         "llama.cpp RPC servers whose devices the model may use too. Loopback or a trusted tunnel only (see below).",
     ),
-    Key("threads", "threads", _make_integer(0, 1024), "Threads for decoding; `0`: one for each CPU that it may use."),
+    Key(
+        "threads",
+        "threads",
+        _make_integer(0, 1024),
+        "Threads that compute; `0`: one for each core, fewer while other models compute as well (see below).",
+    ),
     Key("batch", "batch", _make_integer(1), "Tokens that are given to llama.cpp at once."),
     Key("ubatch", "ubatch", _make_integer(1), "Tokens that are computed at once, at most `batch`."),
     Key("cache_type_k", "cache_type_k", _make_choice(CACHE_TYPES), "Type of the keys in the KV cache."),

@@ -59,6 +59,9 @@ class Embedder:
         n_tasks = len(self._tasks)
         return Load(min(n_tasks, 1), max(0, n_tasks - 1))
 
+    def use_threads(self, n_threads: int) -> None:
+        llama.llama_set_n_threads(self.context, n_threads, n_threads)
+
     def count_step_tokens(self) -> int:
         return self._batch.n_tokens
 

@@ -53,6 +53,9 @@ class Worker(Protocol):
     def step(self) -> Deliveries:
         """One decode, or what can be done without one."""
 
+    def use_threads(self, n_threads: int) -> None:
+        """So many compute from the next step on."""
+
     def count_step_tokens(self) -> int:
         """Tokens in the step that runs: the more, the longer it may take."""
 
@@ -77,6 +80,8 @@ class Engine:
         self._inbox: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
+        self._n_threads: int | None = None
+        """To compute with from the next step on; None: as many as now."""
         self._progress_s = time.monotonic()
         self._working = False
         self._thread = thread or ComputeThread()
@@ -94,6 +99,11 @@ class Engine:
         job.cancelled = True
         with self._changed:
             self._changed.notify()
+
+    def use_threads(self, n_threads: int) -> None:
+        """So many compute from the next step on."""
+        with self._changed:
+            self._n_threads = n_threads
 
     def close_soon(self) -> None:
         """The engine ends after the running step; jobs fail."""
@@ -135,8 +145,11 @@ class Engine:
                 return False
             arrived = list(self._inbox)
             self._inbox.clear()
+            n_threads, self._n_threads = self._n_threads, None
         self._progress_s = time.monotonic()
         self._working = True
+        if n_threads is not None:
+            self._worker.use_threads(n_threads)
         for job in arrived:
             self._worker.accept(job)
         return True

@@ -95,6 +95,9 @@ class Generator:
         """From any thread: a copy, each of whose sequences may change or end meanwhile."""
         return list(self._running)
 
+    def use_threads(self, n_threads: int) -> None:
+        llama.llama_set_n_threads(self.context, n_threads, n_threads)
+
     def count_step_tokens(self) -> int:
         return self._batch.n_tokens
 

@@ -7,7 +7,6 @@ hundreds of megabytes for a large vocabulary.
 """
 
 import ctypes
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from llamactl.instance.bindings import load_extra
 from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.library import llama
 from llamactl.instance.memory import names_device, read_device_name
+from llamactl.instance.processors import count_compute_threads
 from llamactl.settings import ModelSettings, Switch
 
 CACHE_TYPES = {
@@ -104,7 +104,7 @@ def build_context_params(settings: ModelSettings, traits: ModelTraits, n_ctx: in
     struct.swa_full = False
     struct.n_batch = settings.batch
     struct.n_ubatch = min(settings.ubatch, settings.batch)
-    threads = settings.threads or len(os.sched_getaffinity(0))
+    threads = settings.threads or count_compute_threads()
     struct.n_threads = struct.n_threads_batch = threads
     struct.flash_attn_type = _FLASH_ATTN[settings.flash_attn]
     struct.type_k = _find_cache_type(settings.cache_type_k)

@@ -75,6 +75,9 @@ class Instance:
         self._progress_s = time.monotonic()
         self._status = EXIT_DONE
         self._engine: Engine | None = None
+        self._n_threads = 1
+        """Of the model that is loaded, where it computes alone."""
+        self._sharers = 1
         self._loaded: Loaded | None = None
         """Kept for the arrays that llama.cpp's parameters point to."""
         self._readers: tuple[PromptReader, ChatTemplate] | None = None
@@ -208,6 +211,8 @@ class Instance:
         self._readers = None
         names = {number: name for name, number in POOLING_TYPES.items()}
         engine = self._engine = Engine(worker, self._loop, self._handle_broken, self._load.thread)
+        self._n_threads = int(llama.llama_n_threads(loaded.context))
+        self._take_share()
         engine.start()
         return Service(
             settings=settings,
@@ -303,6 +308,10 @@ class Instance:
     def _handle_order(self, order: Order) -> tuple[AnswerResult, str]:
         if order.order is OrderKind.WAKE:
             return self._handle_wake(order)
+        if order.order is OrderKind.SHARE:
+            self._sharers = max(1, order.sharers)
+            self._take_share()
+            return AnswerResult.OK, ""
         if order.order not in (OrderKind.STOP, OrderKind.SLEEP):
             return AnswerResult.UNSUPPORTED, f"this instance cannot {order.order}"
         if order.if_idle and self._activity.n_busy:
@@ -326,6 +335,13 @@ class Instance:
             self._wanted_asleep = False
             self._ordered.set()
         return AnswerResult.OK, ""
+
+    def _take_share(self) -> None:
+        """Of the processors, unless the configuration says how many threads there are."""
+        if self._engine is not None and not self._environment.settings.threads:
+            n_threads = max(1, self._n_threads // self._sharers)
+            self._engine.use_threads(n_threads)
+            log.debug("processors shared", models=self._sharers, threads=n_threads)
 
     def _handle_broken(self, reason: str) -> None:
         log.critical("engine broken", reason=reason)

@@ -111,7 +111,9 @@ def handle_instance_found(core: Core, event: InstanceFound, now: float) -> None:
         return
     configured = model.settings.devices if model.settings is not None else event.settings.devices
     placement = event.settings.devices if configured != event.settings.devices else ()
-    instance = Instance(event.model, event.generation, event.settings, now, adopted=True, placement=placement)
+    instance = Instance(
+        event.model, event.generation, event.settings, now, adopted=True, placement=placement, sharers=0
+    )
     core.add_instance(model, instance)
     if model.min is not None:
         core.ledger.charge(model.name, instance.place(sum_per_account(model.min)))

@@ -457,6 +457,15 @@ class SendNote:
 
 
 @dataclass(frozen=True)
+class ShareProcessors:
+    """So many models compute on the processors now, the instance's among them."""
+
+    model: str
+    generation: str
+    sharers: int
+
+
+@dataclass(frozen=True)
 class Record:
     """One line for the journal: `event` is a noun with a participle ("victim chosen"), facts are fields, bytes are
     integers.
@@ -485,5 +494,6 @@ Effect = (
     | Refuse
     | TellProgress
     | SendNote
+    | ShareProcessors
     | Record
 )

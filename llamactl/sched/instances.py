@@ -99,6 +99,8 @@ class Instance:
     facts: Facts | None = None
     note: Note = field(default_factory=Note)
     last_used_s: float = 0.0
+    sharers: int = 1
+    """Models that share the processors, as it was told last; 0: nobody knows what it was told."""
     requests: int = 0
     """In flight at the instance as it last said. It does not say when they end, so that this is shown and decides
     nothing.

@@ -10,6 +10,7 @@ from llamactl.protocol import State
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Instance, Model, Reason
 from llamactl.sched.memory import is_self_fitting
+from llamactl.sched.shares import computes_on_processors
 from llamactl.sched.states import RUNNING
 
 
@@ -20,9 +21,17 @@ def check_invariants(core: Core) -> None:
         _check_model(core, model)
     _check_queue(core)
     _check_measuring(core)
+    _check_shares(core)
     undecided = core.dirty or core.nudged or bool(core.fresh)
     assert not undecided, "an event was handled, and not decided upon to the end"
     assert not core.effects, "effects were left behind"
+
+
+def _check_shares(core: Core) -> None:
+    busy = [i for _, i in core.list_running() if i.count_busy() and computes_on_processors(i.effective)]
+    for instance in busy:
+        told = instance.sharers
+        assert told == len(busy) or not instance.connected, f"{instance.model!r} shares with {told}, not {len(busy)}"
 
 
 def _check_accounts(core: Core) -> None:

@@ -198,7 +198,7 @@ def handle_instance_silent(core: Core, event: InstanceSilent, now: float) -> Non
     if found is None:
         return
     model, instance = found
-    instance.connected = False
+    instance.connected, instance.sharers = False, 0
     takedown = instance.takedown
     if takedown is not None and not takedown.ordered and model.state in _LIVE:
         if takedown.can_be_called_off:

@@ -25,6 +25,7 @@ from llamactl.sched import (
 from llamactl.sched.admission import admit_fresh, admit_head, admit_loads
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Lease, Model, Reason
+from llamactl.sched.shares import share_processors
 
 MAX_ROUNDS = 1000
 """Of deciding after one event. Each round starts, stops or refuses something, so that this is never reached."""
@@ -49,6 +50,7 @@ class Scheduler:
             _decide(core, now)
         else:
             raise AssertionError("the scheduler does not come to an end")
+        share_processors(core)
         effects, core.effects = core.effects, []
         self._deadline_s = _find_deadline(core, now)
         return effects

@@ -96,6 +96,12 @@ class Children:
         if child is not None:
             child.connection.send(Order(id=next(self._order_ids), order=OrderKind.NOTE, note=note))
 
+    def order_share(self, slug: str, generation: str, sharers: int) -> None:
+        """Have the instance take its part of the processors; lost when it is not connected."""
+        child = self._find(Role.MODEL, slug, generation)
+        if child is not None:
+            child.connection.send(Order(id=next(self._order_ids), order=OrderKind.SHARE, sharers=sharers))
+
     def order_wake(
         self, slug: str, generation: str, margins_bytes: dict[str, int], host_room_bytes: int | None
     ) -> None:

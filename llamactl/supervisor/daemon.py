@@ -288,6 +288,8 @@ class Supervisor:
                 self._control.tell(effect.holder, gone)
             case events.SendNote():
                 self._children.send_note(format_slug(effect.model), effect.generation, effect.note)
+            case events.ShareProcessors():
+                self._children.order_share(format_slug(effect.model), effect.generation, effect.sharers)
 
     def _grant(self, effect: events.GrantLease) -> None:
         slug = format_slug(effect.model)

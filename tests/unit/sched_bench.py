@@ -48,14 +48,23 @@ def make_settings(name: str, **settings: Any) -> ModelSettings:
 
 
 def make_breakdown(
-    host: int = 0, total: int | None = None, free: int | None = None, n_ctx: int = 4096, **devices: int
+    host: int = 0,
+    total: int | None = None,
+    free: int | None = None,
+    n_ctx: int = 4096,
+    weights: int = 0,
+    **devices: int,
 ) -> Breakdown:
-    """Bytes on the host and on devices by name; every device gets the same total and free."""
+    """Bytes on the host, `weights` of them of the model itself, and on devices by name; every device gets the same
+    total and free.
+    """
     rows = [
         Row(kind=RowKind.DEVICE, name=name, model=size, total=total, free=free)
         for name, size in sorted(devices.items())
     ]
-    return Breakdown(n_ctx=n_ctx, devices=(*rows, Row(kind=RowKind.HOST, name="Host", context=host)))
+    return Breakdown(
+        n_ctx=n_ctx, devices=(*rows, Row(kind=RowKind.HOST, name="Host", model=weights, context=host - weights))
+    )
 
 
 def make_config(*models: ModelSettings, invalid: tuple[InvalidModel, ...] = (), **settings: Any) -> Config:

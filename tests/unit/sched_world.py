@@ -274,7 +274,8 @@ class World:
             Row(kind=RowKind.DEVICE, name=name, model=sizes.get(name, 0), total=DEVICE_TOTAL, free=self.free(name))
             for name in self.external
         ]
-        host = Row(kind=RowKind.HOST, name="Host", context=sizes.get("Host", 0))
+        on_host = sizes.get("Host", 0)
+        host = Row(kind=RowKind.HOST, name="Host", model=on_host // 2, context=on_host - on_host // 2)
         return Breakdown(n_ctx=4096, devices=(*rows, host))
 
     def report(self, unit: Unit) -> None:

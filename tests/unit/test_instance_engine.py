@@ -19,6 +19,7 @@ class ScriptedWorker:
     def __init__(self, answer: Callable[[Job], Event]) -> None:
         self._answer = answer
         self._jobs: list[Job] = []
+        self.n_threads = 8
 
     def accept(self, job: Job) -> None:
         self._jobs.append(job)
@@ -31,6 +32,9 @@ class ScriptedWorker:
         event = self._answer(job)
         self._jobs.pop(0)
         return [(job, event)]
+
+    def use_threads(self, n_threads: int) -> None:
+        self.n_threads = n_threads
 
     def count_step_tokens(self) -> int:
         return 1
@@ -85,6 +89,34 @@ def test_step_that_throws_fails_its_jobs_and_the_next_ones_run() -> None:
         assert "it went wrong" in str(event.error)
         engine.submit(good)
         assert await receive(good) == EmbeddingEvent([])
+        assert engine.close(TIMEOUT_S)
+
+    run(body)
+
+
+def test_change_of_threads_holds_from_the_next_step_on() -> None:
+    async def body() -> None:
+        seen: list[int] = []
+
+        def answer(job: Job) -> Event:
+            seen.append(worker.n_threads)
+            if len(seen) == 1:  # while a step runs
+                engine.use_threads(3)
+                assert worker.n_threads == 8
+            return EmbeddingEvent([])
+
+        worker = ScriptedWorker(answer)
+        engine = Engine(worker, asyncio.get_running_loop(), lambda reason: None)
+        engine.start()
+        for _ in range(3):
+            job = make_job()
+            engine.submit(job)
+            await receive(job)
+        engine.use_threads(2)
+        last = make_job()
+        engine.submit(last)
+        await receive(last)
+        assert seen == [8, 3, 3, 2]
         assert engine.close(TIMEOUT_S)
 
     run(body)
