@@ -10,7 +10,7 @@ from llamactl.protocol import State
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Instance, Model, Reason
 from llamactl.sched.memory import is_self_fitting
-from llamactl.sched.shares import computes_on_processors
+from llamactl.sched.shares import count_sharers
 from llamactl.sched.states import RUNNING
 
 
@@ -28,10 +28,10 @@ def check_invariants(core: Core) -> None:
 
 
 def _check_shares(core: Core) -> None:
-    busy = [i for _, i in core.list_running() if i.count_busy() and computes_on_processors(i.effective)]
+    busy, sharers = count_sharers(core)
     for instance in busy:
         told = instance.sharers
-        assert told == len(busy) or not instance.connected, f"{instance.model!r} shares with {told}, not {len(busy)}"
+        assert told == sharers or not instance.connected, f"{instance.model!r} shares with {told}, not {sharers}"
 
 
 def _check_accounts(core: Core) -> None:

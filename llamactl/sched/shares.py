@@ -8,9 +8,13 @@ nothing, and hears of it with its next request.
 from llamactl.protocol import Breakdown, RowKind
 from llamactl.sched.core import Core
 from llamactl.sched.events import ShareProcessors
+from llamactl.sched.instances import Instance
 
 _HOST_PART = 4
 """A model that has at least one in so many of its bytes in host memory computes on processors for much of its time."""
+
+MAX_SHARERS = 64
+"""One more does not matter to anybody: each has one thread, or nearly so."""
 
 
 def computes_on_processors(effective: Breakdown | None) -> bool:
@@ -20,14 +24,17 @@ def computes_on_processors(effective: Breakdown | None) -> bool:
     return on_host > 0 and on_host * _HOST_PART >= sum(row.model for row in rows)
 
 
+def count_sharers(core: Core) -> tuple[list[Instance], int]:
+    """The busy instances that compute on processors, and how many they are to know of."""
+    running = [model.instance for model in core.running.values() if model.instance is not None]
+    busy = [i for i in running if i.leases and i.count_busy() and computes_on_processors(i.effective)]
+    return busy, min(len(busy), MAX_SHARERS)
+
+
 def share_processors(core: Core) -> None:
     """Tell the busy instances how many they are, where that is news to them."""
-    busy = [
-        instance
-        for model, instance in core.list_running()
-        if instance.count_busy() and computes_on_processors(instance.effective)
-    ]
+    busy, sharers = count_sharers(core)
     for instance in busy:
-        if instance.connected and instance.sharers != len(busy):
-            instance.sharers = len(busy)
-            core.emit(ShareProcessors(instance.model, instance.generation, instance.sharers))
+        if instance.connected and instance.sharers != sharers:
+            instance.sharers = sharers
+            core.emit(ShareProcessors(instance.model, instance.generation, sharers))
