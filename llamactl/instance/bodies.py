@@ -223,6 +223,7 @@ def format_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def _join_parts(content: str | list[TextPart] | None, index: int) -> str:
+    """Parts are texts of their own (a file, a question): each begins a line, as in llama-server."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
@@ -230,4 +231,4 @@ def _join_parts(content: str | list[TextPart] | None, index: int) -> str:
         if part.type != "text" or part.text is None:
             raise refuse(f"cannot use `messages[{index}].content`: parts of type {part.type!r} are not supported")
         texts.append(part.text)
-    return "".join(texts)
+    return "\n".join(texts)

@@ -197,6 +197,12 @@ def test_template_is_applied_as_chat_does(instance: Child) -> None:
     assert answer["prompt"] == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_parts_of_a_message_stay_apart(instance: Child) -> None:
+    parts = [{"type": "text", "text": "a file"}, {"type": "text", "text": "a question"}]
+    _, answer = instance.request("POST", "/apply-template", {"messages": [{"role": "user", "content": parts}]})
+    assert "a file\na question" in answer["prompt"]
+
+
 def test_configured_template_gets_tools_and_the_requests_own_variables(tiny: Path, tmp_path: Path) -> None:
     template = (
         "{% if tools %}{{ tools[0].function.name }}|{% endif %}"
