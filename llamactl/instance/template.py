@@ -5,7 +5,10 @@ request a 400, nothing else.
 """
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NoReturn
 
 import jinja2
@@ -18,6 +21,10 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """For files without a template, as llama-server does."""
+
+_PROBE = "PROBE"
+
+Messages = Sequence[dict[str, Any]]
 
 
 class ChatTemplate:
@@ -39,10 +46,54 @@ class ChatTemplate:
             # Jinja makes Python of it, and leaves some of what makes no sense to Python.
             raise LlamactlError(ErrorCode.INVALID_MODEL, f"cannot use the chat template: {error}") from None
 
-    def render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
+    def render(self, messages: Messages, **variables: Any) -> str:
         """The prompt. Raises LlamactlError(INVALID_REQUEST) when the template refuses these messages or breaks its
         bounds.
+
+        Templates that know nothing but lists of parts, or no system message, get what they know, as from llama-server.
+        That is tried out only when something of the messages is missing in the prompt, or the template refuses them.
         """
+        if "developer" not in self.source:
+            messages = [{**entry, "role": "system"} if entry["role"] == "developer" else entry for entry in messages]
+        try:
+            text = self._write(messages, variables)
+        except LlamactlError:
+            adapted = self._adapt(messages)
+            if adapted is messages:
+                raise
+            return self._write(adapted, variables)
+        if all(entry["content"].strip() in text for entry in messages):
+            return text
+        adapted = self._adapt(messages)
+        return text if adapted is messages else self._write(adapted, variables)
+
+    def _adapt(self, messages: Messages) -> Messages:
+        if messages[0]["role"] == "system" and not self._takes_system:
+            system, *others = messages
+            user = others[0] if others else {"role": "user", "content": ""}
+            messages = [{**user, "content": f"{system['content']}\n{user['content']}".rstrip()}, *others[1:]]
+        return _to_parts(messages) if self._takes_parts_only else messages
+
+    @cached_property
+    def _takes_parts_only(self) -> bool:
+        message = {"role": "user", "content": _PROBE}
+        return not self._tells([message]) and self._tells(_to_parts([message]))
+
+    @cached_property
+    def _takes_system(self) -> bool:
+        """Also of templates that tell nothing at all: to those it makes no difference."""
+        user = {"role": "user", "content": "x"}
+        system, alone = [{"role": "system", "content": _PROBE}, user], [{"role": "user", "content": _PROBE}]
+        if self._takes_parts_only:
+            system, alone = _to_parts(system), _to_parts(alone)
+        return self._tells(system) or not self._tells(alone)
+
+    def _tells(self, messages: Messages) -> bool:
+        with suppress(LlamactlError):
+            return _PROBE in self._write(messages, {"add_generation_prompt": True})
+        return False
+
+    def _write(self, messages: Messages, variables: dict[str, Any]) -> str:
         parts, length = [], 0
         self._environment.renew_budget()
         try:
@@ -66,6 +117,10 @@ class ChatTemplate:
             # Whatever a template does to values that it did not expect.
             raise _refuse(f"{type(error).__name__}: {error}") from None
         return "".join(parts)
+
+
+def _to_parts(messages: Messages) -> list[dict[str, Any]]:
+    return [{**entry, "content": [{"type": "text", "text": entry["content"]}]} for entry in messages]
 
 
 def _refuse(reason: str) -> LlamactlError:

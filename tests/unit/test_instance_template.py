@@ -117,3 +117,48 @@ def test_file_without_a_usable_template_is_named(source: str) -> None:
     with pytest.raises(LlamactlError, match="cannot use the chat template") as caught:
         ChatTemplate(source, "", "")
     assert caught.value.code is ErrorCode.INVALID_MODEL
+
+
+PARTS = (
+    "{% for m in messages %}[{{ m.role }}]{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}"
+    "{% endif %}{% endfor %}{% endfor %}"
+)
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "[{{ m.role }}]{{ m.content }}{% endfor %}"
+)
+PARTS_NO_SYSTEM = PARTS.replace(
+    "[{{", "{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}[{{"
+)
+SYSTEM = {"role": "system", "content": "be brief"}
+
+
+@pytest.mark.parametrize(
+    ("source", "messages", "text"),
+    [
+        (PARTS, MESSAGES, "[user]hi"),
+        ("{{ messages[0].content[0].text }}", MESSAGES, "hi"),
+        (PARTS, [SYSTEM, *MESSAGES], "[system]be brief[user]hi"),
+        (NO_SYSTEM, [SYSTEM, *MESSAGES], "[user]be brief\nhi"),
+        (NO_SYSTEM, [SYSTEM], "[user]be brief"),
+        (PARTS_NO_SYSTEM, [SYSTEM, *MESSAGES], "[user]be brief\nhi"),
+        ("{{ messages[-1].content }}", [SYSTEM, *MESSAGES], "be brief\nhi"),
+        ("{{ messages[0].role }}", [{**SYSTEM, "role": "developer"}, *MESSAGES], "system"),
+        ("{% if 'developer' %}{{ messages[0].role }}{% endif %}", [{**SYSTEM, "role": "developer"}], "developer"),
+        (
+            CHATML,
+            [*MESSAGES, {"role": "assistant", "content": ""}],
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n",
+        ),
+    ],
+)
+def test_nothing_of_a_message_is_lost_on_a_template_that_knows_other_forms(
+    source: str, messages: list[dict[str, str]], text: str
+) -> None:
+    assert ChatTemplate(source, "", "").render(messages) == text
+
+
+def test_what_a_template_leaves_out_on_purpose_stays_out() -> None:
+    source = "{% for m in messages if m.role != 'assistant' %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    messages = [SYSTEM, {"role": "assistant", "content": "secret"}, *MESSAGES]
+    assert ChatTemplate(source, "", "").render(messages) == "[system]be brief[user]hi"
