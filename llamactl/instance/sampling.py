@@ -63,7 +63,17 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
 
     @property
     def is_greedy(self) -> bool:
-        return self.temperature <= 0 and self.dynatemp_range <= 0 and "temperature" in self.samplers
+        """Whether it is the likeliest token in any case. Typical sampling and XTC can leave that one out."""
+        bars_likeliest = (self.typical_p < 1 and "typ_p" in self.samplers) or (
+            self.removes_likeliest and "xtc" in self.samplers
+        )
+        is_cold = self.temperature <= 0 and self.dynatemp_range <= 0 and "temperature" in self.samplers
+        return is_cold and not bars_likeliest
+
+    @property
+    def removes_likeliest(self) -> bool:
+        """XTC."""
+        return self.xtc_probability > 0 and self.xtc_threshold <= 0.5
 
 
 @dataclass(frozen=True)
@@ -289,7 +299,7 @@ def _build_sampler(name: str, params: SamplingParams, vocabulary: Vocabulary, n_
             return llama.llama_sampler_init_top_p(_clamp(params.top_p), keep)
         case "min_p" if random and params.min_p > 0:
             return llama.llama_sampler_init_min_p(_clamp(params.min_p), keep)
-        case "xtc" if params.xtc_probability > 0 and params.xtc_threshold <= 0.5:
+        case "xtc" if params.removes_likeliest:
             return llama.llama_sampler_init_xtc(
                 _clamp(params.xtc_probability), _clamp(params.xtc_threshold), keep, seed
             )

@@ -72,6 +72,16 @@ def test_order_of_samplers_matters_and_is_told(instance: Child) -> None:
     assert ask(instance, **HOT, samplers="mt")["generation_settings"]["samplers"] == ["min_p", "temperature"]
 
 
+@pytest.mark.parametrize("setting", [{"xtc_probability": 1.0, "xtc_threshold": 0.001}, {"typical_p": 0.1}])
+@pytest.mark.parametrize("order", [["top_k", "typ_p", "xtc", "temperature"], ["temperature", "typ_p", "xtc"]])
+def test_what_leaves_one_token_spares_it_from_others_at_temperature_0(
+    instance: Child, setting: dict[str, Any], order: list[str]
+) -> None:
+    """XTC and typical sampling may leave out the likeliest token, but never the only one."""
+    greedy = {**HOT, "temperature": 0, "top_k": 1, "samplers": order}
+    assert ask(instance, **greedy, **setting)["content"] == ask(instance, **greedy)["content"]
+
+
 def test_eos_is_ignored_on_demand(instance: Child) -> None:
     end = {"</s>": 100.0}
     assert ask(instance, prompt="a", n_predict=5, logit_bias=end)["stop_type"] == "eos"
