@@ -71,6 +71,8 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     mirostat: int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
+    adaptive_target: float | None = None
+    adaptive_decay: float | None = None
     min_keep: int | None = None
     samplers: str | list[str] | None = None
     seed: int | None = None
