@@ -438,4 +438,5 @@ class Generator:
         stats.n_prompt += timings.prompt_n
         stats.prompt_s += timings.prompt_ms / 1e3
         stats.n_predicted += timings.predicted_n
+        stats.n_predict_steps += timings.n_steps
         stats.predicted_s += timings.predicted_ms / 1e3

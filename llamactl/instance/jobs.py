@@ -60,6 +60,12 @@ class Timings:
     prompt_ms: float
     predicted_n: int
     predicted_ms: float
+    """From the first token on, which comes of the prompt."""
+
+    @property
+    def n_steps(self) -> int:
+        """How many tokens that time was spent on."""
+        return max(0, self.predicted_n - 1)
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,8 @@ def format_timings(timings: Timings) -> dict[str, Any]:
         "prompt_per_second": _divide(timings.prompt_n * 1e3, timings.prompt_ms),
         "predicted_n": timings.predicted_n,
         "predicted_ms": timings.predicted_ms,
-        "predicted_per_token_ms": _divide(timings.predicted_ms, timings.predicted_n),
-        "predicted_per_second": _divide(timings.predicted_n * 1e3, timings.predicted_ms),
+        "predicted_per_token_ms": _divide(timings.predicted_ms, timings.n_steps),
+        "predicted_per_second": _divide(timings.n_steps * 1e3, timings.predicted_ms),
     }
 
 

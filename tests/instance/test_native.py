@@ -109,6 +109,9 @@ def test_timings_come_with_each_token_on_demand(instance: Child) -> None:
     counts = [event["timings"]["predicted_n"] for event in events[1:]]
     assert counts == sorted(counts)
     assert counts[-1] == 5
+    last = events[-1]["timings"]
+    assert last["predicted_per_token_ms"] == pytest.approx(last["predicted_ms"] / 4), "the first is the prompt's"
+    assert last["predicted_per_second"] == pytest.approx(4e3 / last["predicted_ms"])
     without = instance.stream("/v1/chat/completions", {**body, "timings_per_token": False})[:-1]
     assert ["timings" in json.loads(event) for event in without] == [False] * (len(without) - 1) + [True]
 
