@@ -103,6 +103,7 @@ class GenerationBody(SamplingBody, frozen=True, kw_only=True):
     timings_per_token: bool | None = None
     return_progress: bool | None = None
     return_tokens: bool | None = None
+    response_fields: list[str] | None = None
 
     @property
     def include_usage(self) -> bool:

@@ -401,6 +401,7 @@ class Generator:
             sequence.measure_timings(now_s),
             sequence.text.stopped_by,
             -1 if sequence.slot is None else sequence.slot.id,
+            reason is FinishReason.LENGTH and len(sequence.tokens) >= self.n_ctx,
         )
         deliveries.append((sequence.job, event))
         self._end(sequence)

@@ -114,6 +114,8 @@ class FinishEvent:
     timings: Timings
     stopped_by: str | None = None
     slot: int = -1
+    truncated: bool = False
+    """The end of the context was its end."""
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,7 @@ class Service:
             post_sampling=bool(body.post_sampling_probs),
             include_usage=body.include_usage,
             return_tokens=bool(body.return_tokens),
+            fields=body.response_fields or None,
             echoes=[echo for echo in echoes for _ in range(n)],
             describe=lambda index: self._describe(jobs[index]),
         )

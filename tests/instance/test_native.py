@@ -77,6 +77,31 @@ def test_stream_of_a_completion_ends_with_its_facts_and_without_done(instance: C
     assert "".join(event["content"] for event in events) == whole["content"]
     assert [event["stop"] for event in events] == [False] * (len(events) - 1) + [True]
     assert events[-1]["stop_type"] == "limit"
+    tokens = [token for event in events for token in event["tokens"]]
+    assert tokens == instance.request("POST", NATIVE, {**body, "return_tokens": True})[1]["tokens"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answer_tells_of_a_new_line_and_of_the_contexts_end(instance: Child, stream: bool) -> None:
+    def ask(**body: Any) -> Any:
+        body = {"prompt": "hello", "temperature": 0, "ignore_eos": True, **body}
+        if stream:
+            return json.loads(instance.stream(NATIVE, body)[-1])
+        return instance.request("POST", NATIVE, body)[1]
+
+    short = ask(n_predict=4, grammar='root ::= "ab" [a-z]+')
+    assert (short["has_new_line"], short["truncated"]) == (False, False)
+    long = ask(prompt="a " * 505, grammar='root ::= "a\\nb" [a-z]+')
+    assert (long["has_new_line"], long["truncated"], long["stop_type"]) == (True, True, "limit")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_only_the_fields_are_told_that_are_asked_for(instance: Child, stream: bool) -> None:
+    fields = ["content", "timings/predicted_n", "generation_settings/top_k", "none", "timings/none", "content/x"]
+    body = {"prompt": "hello", "n_predict": 3, "temperature": 0, "ignore_eos": True, "response_fields": fields}
+    answer = json.loads(instance.stream(NATIVE, body)[-1]) if stream else instance.request("POST", NATIVE, body)[1]
+    assert isinstance(answer.pop("content"), str)
+    assert answer == {"timings/predicted_n": 3, "generation_settings/top_k": 40}
 
 
 def test_prompt_of_texts_and_tokens_mixed(instance: Child) -> None:
