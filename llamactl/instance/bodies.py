@@ -97,6 +97,8 @@ class GenerationBody(SamplingBody, frozen=True, kw_only=True):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n_predict: int | None = None
+    t_max_predict_ms: float | None = None
+    n_indent: int | None = None
     n: int | None = None
     stop: str | list[str] | None = None
     cache_prompt: bool | None = None

@@ -30,6 +30,10 @@ class GenerationRequest:
     max_tokens: int | None = None
     """None: until the model ends, or its room does."""
     stops: tuple[str, ...] = ()
+    min_indent: int = 0
+    """A line after the first that is indented less ends the text."""
+    max_predict_s: float | None = None
+    """The first new line after it ends the text."""
     cache_prompt: bool = True
     special_text: bool = False
     """Whether control tokens are part of the text."""

@@ -159,6 +159,8 @@ class Service:
                 sampling=sampling.for_choice(index % n),
                 max_tokens=choose_max_tokens(body),
                 stops=choose_stops(body),
+                min_indent=max(0, body.n_indent or 0),
+                max_predict_s=max(0.0, body.t_max_predict_ms or 0.0) / 1e3 or None,
                 cache_prompt=body.cache_prompt is not False and not wants_prompt_probs,
                 wants_timings=bool(body.timings_per_token),
                 wants_progress=bool(body.stream and body.return_progress),

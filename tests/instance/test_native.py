@@ -95,6 +95,23 @@ def test_answer_tells_of_a_new_line_and_of_the_contexts_end(instance: Child, str
     assert (long["has_new_line"], long["truncated"], long["stop_type"]) == (True, True, "limit")
 
 
+def test_line_that_is_indented_too_little_ends_the_answer(instance: Child) -> None:
+    body = {"prompt": "hello", "n_predict": 20, "temperature": 0, "grammar": 'root ::= "a\\n  b\\nc" [d-z]+'}
+    _, answer = instance.request("POST", NATIVE, {**body, "n_indent": 2})
+    assert (answer["content"], answer["stop_type"]) == ("a\n  b\n", "limit")
+    _, answer = instance.request("POST", NATIVE, {**body, "n_indent": 0})
+    assert answer["content"].startswith("a\n  b\nc")
+
+
+def test_new_line_ends_an_answer_that_has_taken_long_enough(instance: Child) -> None:
+    body = {"prompt": "hello", "n_predict": 200, "temperature": 0, "ignore_eos": True}
+    body["grammar"] = 'root ::= ([a-z] [a-z] [a-z] "\\n")+'
+    _, answer = instance.request("POST", NATIVE, {**body, "t_max_predict_ms": 0.001})
+    assert (answer["content"][-1], len(answer["content"]), answer["stop_type"]) == ("\n", 4, "limit")
+    _, answer = instance.request("POST", NATIVE, {**body, "t_max_predict_ms": 60_000})
+    assert answer["tokens_predicted"] == 200
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_only_the_fields_are_told_that_are_asked_for(instance: Child, stream: bool) -> None:
     fields = ["content", "timings/predicted_n", "generation_settings/top_k", "none", "timings/none", "content/x"]
