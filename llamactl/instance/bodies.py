@@ -6,6 +6,7 @@ null, which means that it was not sent: clients that fill in all fields of a for
 `wishes`' matter.
 """
 
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -208,7 +209,22 @@ def parse_body(data: bytes, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        if isinstance(error, msgspec.ValidationError) and "got `float`" in str(error):
+            # JSON has one kind of number, and some languages write 5 as 5.0.
+            with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                return msgspec.convert(_write_whole_numbers(msgspec.json.decode(data)), type=kind)
         raise refuse(f"cannot read the request body: {error}") from None
+
+
+def _write_whole_numbers(value: Any) -> Any:
+    """5.0 as 5."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+        return int(value)
+    if isinstance(value, list):
+        return [_write_whole_numbers(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: _write_whole_numbers(entry) for key, entry in value.items()}
+    return value
 
 
 def refuse(message: str) -> LlamactlError:

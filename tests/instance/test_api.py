@@ -169,6 +169,15 @@ def test_wrong_field_is_named(instance: Child, body: dict[str, Any], field: str)
     assert field in error["message"]
 
 
+def test_whole_number_may_be_written_with_a_point(instance: Child) -> None:
+    body = b'{"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5.0, "top_k": 4e1, "ignore_eos": true}'
+    status, answer = instance.request("POST", CHAT, body)
+    assert status == 200, answer
+    assert answer["usage"]["completion_tokens"] == 5
+    assert "max_tokens" in refuse(instance, CHAT, body.replace(b"5.0", b"5.5"))["message"]
+    assert "max_tokens" in refuse(instance, CHAT, body.replace(b"5.0", b'"5"'))["message"]
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[]", b'"text"', b"[" * 100_000])
 def test_body_that_is_no_request_is_refused(instance: Child, body: bytes) -> None:
     for path in (CHAT, COMPLETION, "/v1/embeddings", "/tokenize", "/detokenize", "/apply-template"):
