@@ -125,10 +125,15 @@ class Service:
         add_generation_prompt: bool | None,
         variables: dict[str, Any] | None,
     ) -> str:
+        """The prompt. An answer that the conversation ends with is continued, as by llama-server."""
+        formatted = format_messages(messages)
+        begun = ""
+        if len(messages) > 1 and messages[-1].role == "assistant" and not messages[-1].tool_calls:
+            begun, add_generation_prompt = formatted.pop()["content"], True
         given = {"tools": tools, "add_generation_prompt": add_generation_prompt is not False}
         reserved = {"messages", *given}
         extra = {name: value for name, value in (variables or {}).items() if name not in reserved}
-        return self.template.render(format_messages(messages), **extra, **given)
+        return self.template.render(formatted, **extra, **given) + begun
 
     # --- jobs -------------------------------------------------------------------------------------
 

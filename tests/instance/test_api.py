@@ -206,6 +206,15 @@ def test_template_is_applied_as_chat_does(instance: Child) -> None:
     assert answer["prompt"] == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_answer_that_has_begun_is_continued(instance: Child) -> None:
+    begun = [*MESSAGES, {"role": "assistant", "content": "hello a"}]
+    _, answer = instance.request("POST", "/apply-template", {"messages": begun})
+    assert answer["prompt"] == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\nhello a"
+    called = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    _, answer = instance.request("POST", "/apply-template", {"messages": [*MESSAGES, called]})
+    assert answer["prompt"].endswith("<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n")
+
+
 def test_parts_of_a_message_stay_apart(instance: Child) -> None:
     parts = [{"type": "text", "text": "a file"}, {"type": "text", "text": "a question"}]
     _, answer = instance.request("POST", "/apply-template", {"messages": [{"role": "user", "content": parts}]})
