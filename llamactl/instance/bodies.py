@@ -44,7 +44,7 @@ class ResponseFormat(msgspec.Struct, frozen=True):
     type: str
     json_schema: JsonSchemaFormat | None = None
     schema: dict[str, Any] | bool | None = None
-    """llama-server's: beside type json_object."""
+    """llama-server's: beside either type."""
 
 
 class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):

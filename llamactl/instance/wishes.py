@@ -151,9 +151,9 @@ def choose_schema(body: SamplingBody) -> dict[str, Any] | bool | None:
         if form.type == "json_object":
             schema = form.schema if form.schema is not None else {"type": "object"}
         elif form.type == "json_schema":
-            if form.json_schema is None or form.json_schema.schema is None:
+            schema = form.schema if form.json_schema is None else form.json_schema.schema
+            if schema is None:
                 raise refuse("cannot use `response_format`: `json_schema.schema` is missing")
-            schema = form.json_schema.schema
         elif form.type != "text":
             raise refuse(
                 f"cannot use `response_format.type`: {form.type!r} is none of text, json_object and json_schema"
