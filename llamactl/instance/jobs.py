@@ -148,15 +148,26 @@ class Mailbox:
 
     def push(self, index: int, event: Event) -> None:
         self._events.append((index, event))
+        self._wake()
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def receive(self) -> list[tuple[int, Event]]:
-        """Everything that has come since the last call, at least one event. For one reader."""
+    async def receive(self, patience_s: float | None = None) -> list[tuple[int, Event]]:
+        """Everything that has come since the last call: at least one event, or none after `patience_s`. For one
+        reader.
+        """
         if not self._events:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-            self._waiter = None
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = None if patience_s is None else loop.call_later(patience_s, self._wake)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
         events = list(self._events)
         self._events.clear()
         return events
