@@ -23,6 +23,7 @@ CHATML = (
 """For files without a template, as llama-server does."""
 
 _PROBE = "PROBE"
+_MAX_INDENT = 16
 
 Messages = Sequence[dict[str, Any]]
 
@@ -131,6 +132,14 @@ def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(str(message))
 
 
-def _format_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
+def _format_json(
+    value: Any,
+    indent: int | None = None,
+    ensure_ascii: bool = False,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """Plain JSON: jinja2's own filter escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+    if (indent or 0) > _MAX_INDENT or len("".join(separators or ())) > _MAX_INDENT:
+        raise TemplateLimit("it writes JSON too wide")
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
