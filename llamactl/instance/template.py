@@ -22,6 +22,9 @@ CHATML = (
 )
 """For files without a template, as llama-server does."""
 
+_KNOWS_DEVELOPERS = "<|channel|>"
+"""In the templates that take a `developer` beside a `system`; to all others it is another word for it."""
+
 _PROBE = "PROBE"
 _MAX_INDENT = 16
 
@@ -54,7 +57,7 @@ class ChatTemplate:
         Templates that know nothing but lists of parts, or no system message, get what they know, as from llama-server.
         That is tried out only when something of the messages is missing in the prompt, or the template refuses them.
         """
-        if "developer" not in self.source:
+        if _KNOWS_DEVELOPERS not in self.source:
             messages = [{**entry, "role": "system"} if entry["role"] == "developer" else entry for entry in messages]
         try:
             text = self._write(messages, variables)

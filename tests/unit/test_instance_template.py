@@ -149,7 +149,7 @@ SYSTEM = {"role": "system", "content": "be brief"}
         (PARTS_NO_SYSTEM, [SYSTEM, *MESSAGES], "[user]be brief\nhi"),
         ("{{ messages[-1].content }}", [SYSTEM, *MESSAGES], "be brief\nhi"),
         ("{{ messages[0].role }}", [{**SYSTEM, "role": "developer"}, *MESSAGES], "system"),
-        ("{% if 'developer' %}{{ messages[0].role }}{% endif %}", [{**SYSTEM, "role": "developer"}], "developer"),
+        ("{% if '<|channel|>' %}{{ messages[0].role }}{% endif %}", [{**SYSTEM, "role": "developer"}], "developer"),
         (
             CHATML,
             [*MESSAGES, {"role": "assistant", "content": ""}],
