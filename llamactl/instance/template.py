@@ -38,6 +38,8 @@ class ChatTemplate:
         self.source = source
         self._environment = BoundedEnvironment()
         self._environment.filters["tojson"] = _format_json
+        # Prompts are no HTML: what jinja2 marks as safe makes it escape all that is added to it.
+        self._environment.filters["safe"] = str
         self._environment.globals.update(
             bos_token=bos_token,
             eos_token=eos_token,

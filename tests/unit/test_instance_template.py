@@ -37,6 +37,7 @@ def test_chatml_is_rendered() -> None:
         ("{% generation %}\n{% set a = 1 %}x{% endgeneration %}\n{{ a }}", "x1"),
         ("{{ strftime_now('%Y') | length }}", "4"),
         ("{{ 'ab' * 3 }}", "ababab"),
+        ("{{ 'a'|safe + '<b>' + {'c': '&'}|tojson|safe + '\"' }}", 'a<b>{"c": "&"}"'),
         ("{{ 2 ** 5 }}{{ 7 % 4 }}", "323"),
         ("{{ 'a,b'.split(',')[1] }}{{ ' x '.strip() }}", "bx"),
     ],
