@@ -101,6 +101,9 @@ class ChatTemplate:
 
     def _write(self, messages: Messages, variables: dict[str, Any]) -> str:
         parts, length = [], 0
+        # What llama-server tells beside: some templates show a day of long ago without it.
+        today = datetime.now()
+        variables = {"date_string": today.strftime("%d %b %Y"), "datetime": today.strftime("%b %d %Y"), **variables}
         self._environment.renew_budget()
         try:
             with limit_time():

@@ -1,6 +1,7 @@
 """Do chat templates do what they are for, and nothing else?"""
 
 import time
+from datetime import datetime
 
 import pytest
 
@@ -44,6 +45,13 @@ def test_chatml_is_rendered() -> None:
 )
 def test_what_templates_use_is_there(source: str, text: str) -> None:
     assert render(source) == text
+
+
+def test_template_is_told_what_day_it_is() -> None:
+    source = "{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}{{ date_string }}"
+    before, text = datetime.now(), render(source)
+    assert text in (moment.strftime("%d %b %Y") for moment in (before, datetime.now()))
+    assert render(source, date_string="1 Jan 2000") == "1 Jan 2000"
 
 
 def test_template_may_refuse_the_messages() -> None:
