@@ -2,8 +2,8 @@
 while they wait.
 
 Jobs are cancelled as soon as the client is gone, and in any case when the response ends before they do. A
-failure before the first text is an ordinary HTTP error; in a stream that has begun it is an `error` event without
-[DONE].
+failure before the first text is an ordinary HTTP error; in a stream that has begun (with its first text, or with a
+comment after a while) it is an `error` event without [DONE].
 """
 
 import asyncio
@@ -24,6 +24,9 @@ _STREAM_HEADERS = [
     # nginx would collect the events otherwise.
     (b"x-accel-buffering", b"no"),
 ]
+QUIET_S = 15.0
+"""What a stream says nothing for: then a comment, so that nobody on the way takes a long prompt for a dead server."""
+_COMMENT = b":\n\n"
 _RETRY_HEADERS = [(b"retry-after", b"1")]
 
 
@@ -66,18 +69,18 @@ class StreamedText(JobResponse):
         self._finishes: dict[int, FinishEvent] = {}
 
     async def _answer(self, send: Send) -> None:
-        events = await self._mailbox.receive()
+        events = await self._mailbox.receive(QUIET_S)
         failure = next((event for _, event in events if isinstance(event, FailureEvent)), None)
         if failure is not None:
             await send_error(send, failure.error)
             return
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
         while True:
-            chunk, ended = self._format(events)
+            chunk, ended = self._format(events) if events else (_COMMENT, False)
             await send({"type": "http.response.body", "body": chunk, "more_body": not ended})
             if ended:
                 return
-            events = await self._mailbox.receive()
+            events = await self._mailbox.receive(QUIET_S)
 
     def _format(self, events: list[tuple[int, Event]]) -> tuple[bytes, bool]:
         """All events at hand as one piece, and whether they were the last."""

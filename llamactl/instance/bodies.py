@@ -6,6 +6,7 @@ null, which means that it was not sent: clients that fill in all fields of a for
 `wishes`' matter.
 """
 
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -43,7 +44,7 @@ class ResponseFormat(msgspec.Struct, frozen=True):
     type: str
     json_schema: JsonSchemaFormat | None = None
     schema: dict[str, Any] | bool | None = None
-    """llama-server's: beside type json_object."""
+    """llama-server's: beside either type."""
 
 
 class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +72,8 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     mirostat: int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
+    adaptive_target: float | None = None
+    adaptive_decay: float | None = None
     min_keep: int | None = None
     samplers: str | list[str] | None = None
     seed: int | None = None
@@ -95,12 +98,15 @@ class GenerationBody(SamplingBody, frozen=True, kw_only=True):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n_predict: int | None = None
+    t_max_predict_ms: float | None = None
+    n_indent: int | None = None
     n: int | None = None
     stop: str | list[str] | None = None
     cache_prompt: bool | None = None
     timings_per_token: bool | None = None
     return_progress: bool | None = None
     return_tokens: bool | None = None
+    response_fields: list[str] | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -203,7 +209,22 @@ def parse_body(data: bytes, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        if isinstance(error, msgspec.ValidationError) and "got `float`" in str(error):
+            # JSON has one kind of number, and some languages write 5 as 5.0.
+            with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                return msgspec.convert(_write_whole_numbers(msgspec.json.decode(data)), type=kind)
         raise refuse(f"cannot read the request body: {error}") from None
+
+
+def _write_whole_numbers(value: Any) -> Any:
+    """5.0 as 5."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+        return int(value)
+    if isinstance(value, list):
+        return [_write_whole_numbers(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: _write_whole_numbers(entry) for key, entry in value.items()}
+    return value
 
 
 def refuse(message: str) -> LlamactlError:
@@ -223,6 +244,7 @@ def format_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def _join_parts(content: str | list[TextPart] | None, index: int) -> str:
+    """Parts are texts of their own (a file, a question): each begins a line, as in llama-server."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
@@ -230,4 +252,4 @@ def _join_parts(content: str | list[TextPart] | None, index: int) -> str:
         if part.type != "text" or part.text is None:
             raise refuse(f"cannot use `messages[{index}].content`: parts of type {part.type!r} are not supported")
         texts.append(part.text)
-    return "".join(texts)
+    return "\n".join(texts)

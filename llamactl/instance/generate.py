@@ -80,7 +80,8 @@ class Generator:
             refusal = LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot use the grammar: {error}")
             self._refused.append((job, FailureEvent(refusal)))
             return
-        sequence = Sequence(job, request, list(request.prompt), TextStream(request.stops), chain)
+        text = TextStream(request.stops, request.min_indent)
+        sequence = Sequence(job, request, list(request.prompt), text, chain)
         if request.wants_prompt_probs:
             sequence.prompt_infos.append(self._describe(TokenProbs(request.prompt[0], None, [])))
         self._waiting.append(sequence)
@@ -339,11 +340,23 @@ class Generator:
             text = sequence.text.feed(self.vocabulary.piece(token, special=sequence.request.special_text))
             if sequence.text.stopped_by is not None:
                 self._finish(sequence, FinishReason.STOP, text, deliveries)
-            elif sequence.n_generated == sequence.request.max_tokens or len(sequence.tokens) >= self.n_ctx:
+            elif self._is_at_limit(sequence, text, now_s):
                 self._finish(sequence, FinishReason.LENGTH, text, deliveries)
             elif text:
                 deliveries.append((sequence.job, self._take_text(sequence, text, now_s)))
         return deliveries
+
+    def _is_at_limit(self, sequence: Sequence, text: str, now_s: float) -> bool:
+        request = sequence.request
+        if sequence.n_generated == request.max_tokens or len(sequence.tokens) >= self.n_ctx:
+            return True
+        if (
+            request.max_predict_s is not None
+            and now_s - sequence.first_token_s > request.max_predict_s
+            and "\n" in text
+        ):
+            return True
+        return sequence.text.is_dedented
 
     def _sample_closely(self, sequence: Sequence, deliveries: Deliveries) -> int | None:
         """The next token of a request with a grammar or with probabilities. None: the sequence has ended."""
@@ -386,7 +399,7 @@ class Generator:
         return TextEvent(text, sequence.n_generated, tokens, infos, timings)
 
     def _finish(self, sequence: Sequence, reason: FinishReason, text: str, deliveries: Deliveries) -> None:
-        if sequence.text.stopped_by is None:
+        if not sequence.text.has_ended:
             text += sequence.text.finish()
         else:
             self._drop_stopped_tokens(sequence, text)
@@ -401,6 +414,7 @@ class Generator:
             sequence.measure_timings(now_s),
             sequence.text.stopped_by,
             -1 if sequence.slot is None else sequence.slot.id,
+            reason is FinishReason.LENGTH and len(sequence.tokens) >= self.n_ctx,
         )
         deliveries.append((sequence.job, event))
         self._end(sequence)
@@ -438,4 +452,5 @@ class Generator:
         stats.n_prompt += timings.prompt_n
         stats.prompt_s += timings.prompt_ms / 1e3
         stats.n_predicted += timings.predicted_n
+        stats.n_predict_steps += timings.n_steps
         stats.predicted_s += timings.predicted_ms / 1e3

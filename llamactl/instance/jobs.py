@@ -30,6 +30,10 @@ class GenerationRequest:
     max_tokens: int | None = None
     """None: until the model ends, or its room does."""
     stops: tuple[str, ...] = ()
+    min_indent: int = 0
+    """A line after the first that is indented less ends the text."""
+    max_predict_s: float | None = None
+    """The first new line after it ends the text."""
     cache_prompt: bool = True
     special_text: bool = False
     """Whether control tokens are part of the text."""
@@ -60,6 +64,12 @@ class Timings:
     prompt_ms: float
     predicted_n: int
     predicted_ms: float
+    """From the first token on, which comes of the prompt."""
+
+    @property
+    def n_steps(self) -> int:
+        """How many tokens that time was spent on."""
+        return max(0, self.predicted_n - 1)
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,8 @@ class FinishEvent:
     timings: Timings
     stopped_by: str | None = None
     slot: int = -1
+    truncated: bool = False
+    """The end of the context was its end."""
 
 
 @dataclass(frozen=True)
@@ -136,15 +148,26 @@ class Mailbox:
 
     def push(self, index: int, event: Event) -> None:
         self._events.append((index, event))
+        self._wake()
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def receive(self) -> list[tuple[int, Event]]:
-        """Everything that has come since the last call, at least one event. For one reader."""
+    async def receive(self, patience_s: float | None = None) -> list[tuple[int, Event]]:
+        """Everything that has come since the last call: at least one event, or none after `patience_s`. For one
+        reader.
+        """
         if not self._events:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-            self._waiter = None
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = None if patience_s is None else loop.call_later(patience_s, self._wake)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
         events = list(self._events)
         self._events.clear()
         return events

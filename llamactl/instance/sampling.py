@@ -40,6 +40,9 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
     """None: a new one for each request."""
     logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
     ignore_eos: bool = False
+    adaptive_target: float = -1.0
+    """How likely the chosen tokens are to be on average; below 0: `adaptive_p` changes nothing."""
+    adaptive_decay: float = 0.9
     grammar: str = ""
     """GBNF; empty: none."""
     n_probs: int = 0
@@ -63,7 +66,19 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
 
     @property
     def is_greedy(self) -> bool:
-        return self.temperature <= 0 and self.dynatemp_range <= 0 and "temperature" in self.samplers
+        """Whether it is the likeliest token in any case. Typical sampling, XTC and adaptive-p can leave it out."""
+        bars_likeliest = (
+            (self.typical_p < 1 and "typ_p" in self.samplers)
+            or (self.removes_likeliest and "xtc" in self.samplers)
+            or (self.adaptive_target >= 0 and "adaptive_p" in self.samplers)
+        )
+        is_cold = self.temperature <= 0 and self.dynatemp_range <= 0 and "temperature" in self.samplers
+        return is_cold and not bars_likeliest
+
+    @property
+    def removes_likeliest(self) -> bool:
+        """XTC."""
+        return self.xtc_probability > 0 and self.xtc_threshold <= 0.5
 
 
 @dataclass(frozen=True)
@@ -258,8 +273,17 @@ def _build_samplers(params: SamplingParams, vocabulary: Vocabulary, n_ctx: int) 
         sampler = _build_sampler(name, params, vocabulary, n_ctx, seed)
         if sampler is not None:
             samplers.append(sampler)
-    samplers.append(llama.llama_sampler_init_greedy() if params.is_greedy else llama.llama_sampler_init_dist(seed))
+    samplers.append(_build_last_sampler(params, seed))
     return samplers
+
+
+def _build_last_sampler(params: SamplingParams, seed: int) -> Any:
+    """It chooses, wherever adaptive-p stands in the order."""
+    if params.is_greedy:
+        return llama.llama_sampler_init_greedy()
+    if "adaptive_p" in params.samplers:
+        return llama.llama_sampler_init_adaptive_p(_clamp(params.adaptive_target), _clamp(params.adaptive_decay), seed)
+    return llama.llama_sampler_init_dist(seed)
 
 
 def _build_sampler(name: str, params: SamplingParams, vocabulary: Vocabulary, n_ctx: int, seed: int) -> Any | None:
@@ -289,7 +313,7 @@ def _build_sampler(name: str, params: SamplingParams, vocabulary: Vocabulary, n_
             return llama.llama_sampler_init_top_p(_clamp(params.top_p), keep)
         case "min_p" if random and params.min_p > 0:
             return llama.llama_sampler_init_min_p(_clamp(params.min_p), keep)
-        case "xtc" if params.xtc_probability > 0 and params.xtc_threshold <= 0.5:
+        case "xtc" if params.removes_likeliest:
             return llama.llama_sampler_init_xtc(
                 _clamp(params.xtc_probability), _clamp(params.xtc_threshold), keep, seed
             )

@@ -18,6 +18,7 @@ import jinja2
 import jinja2.compiler
 import jinja2.ext
 import jinja2.nodes
+import jinja2.parser
 import jinja2.sandbox
 from jinja2.exceptions import SecurityError
 
@@ -48,6 +49,16 @@ class _CodeGenerator(jinja2.compiler.CodeGenerator):
         self.write(")))")
 
 
+class _Generation(jinja2.ext.Extension):
+    """{% generation %} marks what the model says, for training: nothing that a prompt shows."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 class BoundedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """The sandbox with a budget. `renew_budget` before each rendering."""
 
@@ -55,7 +66,7 @@ class BoundedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _Generation])
         self._left = BUDGET_CHARS
         self.filters["join"] = self._bound_join(self.filters["join"])
         self.filters["replace"] = self._bound_replace(self.filters["replace"])

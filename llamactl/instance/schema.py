@@ -42,12 +42,12 @@ _KEY_CHAR = r'[^"\\\x00-\x1F\x7F]'
 _REFUSED = frozenset(
     (
         *("not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "patternProperties"),
-        *("propertyNames", "contains", "minContains", "maxContains", "multipleOf"),
+        *("contains", "minContains", "maxContains", "multipleOf"),
     )
 )
 _TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 _IMPLIED = {
-    "object": ("properties", "required", "additionalProperties", "minProperties", "maxProperties"),
+    "object": ("properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems", "additionalItems"),
     "string": ("pattern", "minLength", "maxLength", "format"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
@@ -170,7 +170,10 @@ class _Writer:
         if not isinstance(reference, str) or not reference.startswith("#"):
             raise SchemaError(f"'$ref' {str(reference)[:100]!r} leads out of the schema")
         found: Any = self._root
-        for part in reference[1:].split("/")[1:]:
+        start, *parts = reference[1:].split("/")
+        if start:
+            raise SchemaError(f"'$ref' {reference[:100]!r} names a place, only paths are followed")
+        for part in parts:
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             if isinstance(found, Mapping) and key in found:
                 found = found[key]
@@ -278,6 +281,11 @@ class _Writer:
                 raise SchemaError(f"'required' names {unknown[0]!r}, which may not be there")
             properties = {**properties, **dict.fromkeys(unknown, others)}
             others = schema.get("additionalProperties", False)
+        if (names := self._list_names(schema)) is not None:
+            properties = {name: properties.get(name, others) for name in names} | {
+                key: False for key in properties if key not in names
+            }
+            others = False
         low, high = _read_counts(schema, "minProperties", "maxProperties")
         if low > len(required) or (high is not None and (others is not False or high < len(properties))):
             raise SchemaError(f"'minProperties' or 'maxProperties' of {name!r} is not supported")
@@ -286,6 +294,18 @@ class _Writer:
         ]
         other = None if others is False else self._other_pair(others, list(properties), name)
         return self._rules.add(f'"{{" {self._space} {self._list_pairs(pairs, other)} {self._space} "}}"', name)
+
+    def _list_names(self, schema: Mapping[str, Any]) -> list[str] | None:
+        """The names that `propertyNames` lists; None: any."""
+        names = schema.get("propertyNames", True)
+        if names is True:
+            return None
+        if isinstance(names, Mapping):
+            names = self._flatten(names)
+            if names.get("type", "string") == "string" and not _restricts(names, besides=("type", "enum")):
+                listed = _require_list(names, "enum") if "enum" in names else None
+                return None if listed is None else [name for name in listed if isinstance(name, str)]
+        raise SchemaError("'propertyNames' is not supported, except for a list of names ('enum')")
 
     def _list_possible(self, properties: Mapping[str, Any], required: Sequence[str]) -> list[tuple[str, Any]]:
         """Properties that may not be there are left out."""

@@ -125,10 +125,15 @@ class Service:
         add_generation_prompt: bool | None,
         variables: dict[str, Any] | None,
     ) -> str:
+        """The prompt. An answer that the conversation ends with is continued, as by llama-server."""
+        formatted = format_messages(messages)
+        begun = ""
+        if len(messages) > 1 and messages[-1].role == "assistant" and not messages[-1].tool_calls:
+            begun, add_generation_prompt = formatted.pop()["content"], True
         given = {"tools": tools, "add_generation_prompt": add_generation_prompt is not False}
         reserved = {"messages", *given}
         extra = {name: value for name, value in (variables or {}).items() if name not in reserved}
-        return self.template.render(format_messages(messages), **extra, **given)
+        return self.template.render(formatted, **extra, **given) + begun
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -159,6 +164,8 @@ class Service:
                 sampling=sampling.for_choice(index % n),
                 max_tokens=choose_max_tokens(body),
                 stops=choose_stops(body),
+                min_indent=max(0, body.n_indent or 0),
+                max_predict_s=max(0.0, body.t_max_predict_ms or 0.0) / 1e3 or None,
                 cache_prompt=body.cache_prompt is not False and not wants_prompt_probs,
                 wants_timings=bool(body.timings_per_token),
                 wants_progress=bool(body.stream and body.return_progress),
@@ -172,6 +179,7 @@ class Service:
             post_sampling=bool(body.post_sampling_probs),
             include_usage=body.include_usage,
             return_tokens=bool(body.return_tokens),
+            fields=body.response_fields or None,
             echoes=[echo for echo in echoes for _ in range(n)],
             describe=lambda index: self._describe(jobs[index]),
         )

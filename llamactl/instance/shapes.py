@@ -19,6 +19,7 @@ from llamactl.instance.sampling import SamplingParams
 
 encode_json = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
+_MISSING = object()
 _LOWEST = -3.4028234663852886e38
 """llama-server's word for the logarithm of 0, which JSON does not have."""
 
@@ -55,6 +56,8 @@ class Frame:
     post_sampling: bool = False
     include_usage: bool = False
     return_tokens: bool = False
+    fields: Sequence[str] | None = None
+    """Of llama-server's own answers, those that are told; None: all."""
     echoes: Sequence[str] = ()
     """Of each choice, the prompt that stands before its text."""
     describe: Callable[[int], dict[str, Any]] = lambda index: {}
@@ -109,8 +112,8 @@ def format_timings(timings: Timings) -> dict[str, Any]:
         "prompt_per_second": _divide(timings.prompt_n * 1e3, timings.prompt_ms),
         "predicted_n": timings.predicted_n,
         "predicted_ms": timings.predicted_ms,
-        "predicted_per_token_ms": _divide(timings.predicted_ms, timings.predicted_n),
-        "predicted_per_second": _divide(timings.predicted_n * 1e3, timings.predicted_ms),
+        "predicted_per_token_ms": _divide(timings.predicted_ms, timings.n_steps),
+        "predicted_per_second": _divide(timings.n_steps * 1e3, timings.predicted_ms),
     }
 
 
@@ -293,12 +296,14 @@ class NativeShape:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._n_prompt: dict[int, int] = {}
+        self._has_new_line: set[int] = set()
 
     def first(self, index: int) -> bytes:
         return b""
 
     def text(self, index: int, event: TextEvent) -> bytes:
+        if "\n" in event.text:
+            self._has_new_line.add(index)
         more = _format_more(event.timings)
         if event.infos and self._frame.n_top is not None:
             more["completion_probabilities"] = format_probs(event.infos, self._frame)
@@ -306,7 +311,7 @@ class NativeShape:
             {
                 "index": index,
                 "content": event.text,
-                "tokens": list(event.tokens) if self._frame.return_tokens else [],
+                "tokens": list(event.tokens),
                 "stop": False,
                 "tokens_predicted": event.n_generated,
                 **more,
@@ -340,8 +345,8 @@ class NativeShape:
             "tokens_predicted": finish.n_generated,
             "tokens_evaluated": finish.n_prompt,
             **self._frame.describe(index),
-            "has_new_line": "\n" in answer.text,
-            "truncated": False,
+            "has_new_line": index in self._has_new_line or "\n" in answer.text,
+            "truncated": finish.truncated,
             "stop_type": _find_stop_type(finish),
             "stopping_word": finish.stopped_by or "",
             "tokens_cached": finish.n_prompt + finish.n_generated,
@@ -349,7 +354,19 @@ class NativeShape:
         }
         if answer.infos and self._frame.n_top is not None:
             final["completion_probabilities"] = format_probs(answer.infos, self._frame)
-        return final
+        return final if self._frame.fields is None else _select_fields(final, self._frame.fields)
+
+
+def _select_fields(answer: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """Those that are there, each under its path ("timings/prompt_n")."""
+    selected = {}
+    for path in paths:
+        value: Any = answer
+        for key in path.split("/"):
+            value = value.get(key, _MISSING) if isinstance(value, dict) else _MISSING
+        if value is not _MISSING:
+            selected[path] = value
+    return selected
 
 
 def format_ranking(

@@ -16,6 +16,8 @@ class Stats:
     """Prompt tokens that were in memory already."""
     prompt_s: float = 0.0
     n_predicted: int = 0
+    n_predict_steps: int = 0
+    """Of these tokens, all but each request's first, which comes of its prompt."""
     predicted_s: float = 0.0
     n_decodes: int = 0
     """Calls of llama_decode."""
@@ -31,7 +33,7 @@ class Stats:
 
     @property
     def predicted_rate(self) -> float:
-        return self.n_predicted / self.predicted_s if self.predicted_s else 0.0
+        return self.n_predict_steps / self.predicted_s if self.predicted_s else 0.0
 
     @property
     def busy_per_decode(self) -> float:

@@ -13,18 +13,32 @@ from collections.abc import Sequence
 class TextStream:
     """Bytes of tokens in, text out."""
 
-    def __init__(self, stops: Sequence[str] = ()) -> None:
+    def __init__(self, stops: Sequence[str] = (), min_indent: int = 0) -> None:
+        """`min_indent`: a line after the first that is indented less ends the text."""
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._stops = tuple(stop for stop in stops if stop)
         self._held = ""
         self.stopped_by: str | None = None
         """The stop string that was met. Nothing comes after it."""
+        self._min_indent = min_indent
+        self._indent: int | None = None
+        """Of the line that begins; None: within a line."""
+        self.is_dedented = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.stopped_by is not None or self.is_dedented
 
     def feed(self, piece: bytes) -> str:
         """The text that is certain now."""
-        if self.stopped_by is not None:
+        if self.has_ended:
             return ""
-        text = self._decode(piece)
+        text = self._cut_dedented(self._find_stop(self._decode(piece)))
+        if self.is_dedented:
+            self.stopped_by = None
+        return text
+
+    def _find_stop(self, text: str) -> str:
         if not self._stops:
             return text
         text = self._held + text
@@ -38,10 +52,23 @@ class TextStream:
         self._held = text[split:]
         return text[:split]
 
+    def _cut_dedented(self, text: str) -> str:
+        if not self._min_indent:
+            return text
+        for index, char in enumerate(text):
+            if self._indent is not None and char in " \t":
+                self._indent += 1
+            elif self._indent is not None and self._indent < self._min_indent:
+                self.is_dedented, self._held = True, ""
+                return text[:index]
+            else:
+                self._indent = 0 if char == "\n" else None
+        return text
+
     def finish(self) -> str:
         """What was held back, at the end of the stream."""
         held, self._held = self._held, ""
-        return held
+        return self._cut_dedented(held)
 
 
 def find_first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:

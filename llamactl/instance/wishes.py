@@ -33,6 +33,7 @@ _SAMPLER_CHARS = {
     "x": "xtc",
     "t": "temperature",
     "i": "infill",
+    "a": "adaptive_p",
 }
 _SAMPLER_NAMES = {
     **{name.replace("_", ""): name for name in _SAMPLER_CHARS.values()},
@@ -42,6 +43,11 @@ _SAMPLER_NAMES = {
     "typicalp": "typ_p",
 }
 """As llama.cpp's common_sampler_types_from_names takes them, with all dashes and underscores removed."""
+
+_FORMER_SAMPLERS = frozenset({"tfs_z", "f"})
+"""That llama.cpp had once. It passes over them, and presets of chat programs still name them."""
+
+_OF_REQUESTS = ("adaptive_target", "adaptive_decay")
 
 _IN_FILE: dict[str, tuple[str, type[int] | type[float]]] = {
     "top_k": ("top_k", int),
@@ -107,6 +113,7 @@ def choose_sampling(
         seed=body.seed & 0xFFFFFFFF if body.seed is not None and body.seed >= 0 else None,
         logit_bias=_parse_logit_bias(body.logit_bias, tokenize),
         ignore_eos=bool(body.ignore_eos),
+        **{name: value for name in _OF_REQUESTS if (value := getattr(body, name)) is not None},
         grammar=grammar,
         n_probs=_count_computed(choose_n_top(body)),
         post_sampling_probs=bool(body.post_sampling_probs),
@@ -144,9 +151,9 @@ def choose_schema(body: SamplingBody) -> dict[str, Any] | bool | None:
         if form.type == "json_object":
             schema = form.schema if form.schema is not None else {"type": "object"}
         elif form.type == "json_schema":
-            if form.json_schema is None or form.json_schema.schema is None:
+            schema = form.schema if form.json_schema is None else form.json_schema.schema
+            if schema is None:
                 raise refuse("cannot use `response_format`: `json_schema.schema` is missing")
-            schema = form.json_schema.schema
         elif form.type != "text":
             raise refuse(
                 f"cannot use `response_format.type`: {form.type!r} is none of text, json_object and json_schema"
@@ -189,6 +196,8 @@ def _parse_samplers(given: str | list[str] | tuple[str, ...]) -> tuple[str, ...]
     """Names, or one letter for each."""
     samplers = []
     for name in given:
+        if name in _FORMER_SAMPLERS:
+            continue
         sampler = _SAMPLER_CHARS.get(name) if isinstance(given, str) else find_sampler(name)
         if sampler is None:
             known = ", ".join(_SAMPLER_CHARS.values())

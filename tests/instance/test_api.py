@@ -169,6 +169,15 @@ def test_wrong_field_is_named(instance: Child, body: dict[str, Any], field: str)
     assert field in error["message"]
 
 
+def test_whole_number_may_be_written_with_a_point(instance: Child) -> None:
+    body = b'{"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5.0, "top_k": 4e1, "ignore_eos": true}'
+    status, answer = instance.request("POST", CHAT, body)
+    assert status == 200, answer
+    assert answer["usage"]["completion_tokens"] == 5
+    assert "max_tokens" in refuse(instance, CHAT, body.replace(b"5.0", b"5.5"))["message"]
+    assert "max_tokens" in refuse(instance, CHAT, body.replace(b"5.0", b'"5"'))["message"]
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[]", b'"text"', b"[" * 100_000])
 def test_body_that_is_no_request_is_refused(instance: Child, body: bytes) -> None:
     for path in (CHAT, COMPLETION, "/v1/embeddings", "/tokenize", "/detokenize", "/apply-template"):
@@ -195,6 +204,21 @@ def test_tokens_and_text_convert_into_each_other(instance: Child) -> None:
 def test_template_is_applied_as_chat_does(instance: Child) -> None:
     _, answer = instance.request("POST", "/apply-template", {"messages": MESSAGES})
     assert answer["prompt"] == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_answer_that_has_begun_is_continued(instance: Child) -> None:
+    begun = [*MESSAGES, {"role": "assistant", "content": "hello a"}]
+    _, answer = instance.request("POST", "/apply-template", {"messages": begun})
+    assert answer["prompt"] == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\nhello a"
+    called = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    _, answer = instance.request("POST", "/apply-template", {"messages": [*MESSAGES, called]})
+    assert answer["prompt"].endswith("<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_parts_of_a_message_stay_apart(instance: Child) -> None:
+    parts = [{"type": "text", "text": "a file"}, {"type": "text", "text": "a question"}]
+    _, answer = instance.request("POST", "/apply-template", {"messages": [{"role": "user", "content": parts}]})
+    assert "a file\na question" in answer["prompt"]
 
 
 def test_configured_template_gets_tools_and_the_requests_own_variables(tiny: Path, tmp_path: Path) -> None:

@@ -213,6 +213,7 @@ def test_any_text_as_a_grammar_is_taken_or_refused(instance: Child, grammar: str
     [
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "json_schema.schema"),
+        ({"response_format": {"type": "json_schema", "schema": {"not": {}}}}, "'not'"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
             "response_format.json_schema.schema",

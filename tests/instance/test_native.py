@@ -77,6 +77,48 @@ def test_stream_of_a_completion_ends_with_its_facts_and_without_done(instance: C
     assert "".join(event["content"] for event in events) == whole["content"]
     assert [event["stop"] for event in events] == [False] * (len(events) - 1) + [True]
     assert events[-1]["stop_type"] == "limit"
+    tokens = [token for event in events for token in event["tokens"]]
+    assert tokens == instance.request("POST", NATIVE, {**body, "return_tokens": True})[1]["tokens"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answer_tells_of_a_new_line_and_of_the_contexts_end(instance: Child, stream: bool) -> None:
+    def ask(**body: Any) -> Any:
+        body = {"prompt": "hello", "temperature": 0, "ignore_eos": True, **body}
+        if stream:
+            return json.loads(instance.stream(NATIVE, body)[-1])
+        return instance.request("POST", NATIVE, body)[1]
+
+    short = ask(n_predict=4, grammar='root ::= "ab" [a-z]+')
+    assert (short["has_new_line"], short["truncated"]) == (False, False)
+    long = ask(prompt="a " * 505, grammar='root ::= "a\\nb" [a-z]+')
+    assert (long["has_new_line"], long["truncated"], long["stop_type"]) == (True, True, "limit")
+
+
+def test_line_that_is_indented_too_little_ends_the_answer(instance: Child) -> None:
+    body = {"prompt": "hello", "n_predict": 20, "temperature": 0, "grammar": 'root ::= "a\\n  b\\nc" [d-z]+'}
+    _, answer = instance.request("POST", NATIVE, {**body, "n_indent": 2})
+    assert (answer["content"], answer["stop_type"]) == ("a\n  b\n", "limit")
+    _, answer = instance.request("POST", NATIVE, {**body, "n_indent": 0})
+    assert answer["content"].startswith("a\n  b\nc")
+
+
+def test_new_line_ends_an_answer_that_has_taken_long_enough(instance: Child) -> None:
+    body = {"prompt": "hello", "n_predict": 200, "temperature": 0, "ignore_eos": True}
+    body["grammar"] = 'root ::= ([a-z] [a-z] [a-z] "\\n")+'
+    _, answer = instance.request("POST", NATIVE, {**body, "t_max_predict_ms": 0.001})
+    assert (answer["content"][-1], len(answer["content"]), answer["stop_type"]) == ("\n", 4, "limit")
+    _, answer = instance.request("POST", NATIVE, {**body, "t_max_predict_ms": 60_000})
+    assert answer["tokens_predicted"] == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_only_the_fields_are_told_that_are_asked_for(instance: Child, stream: bool) -> None:
+    fields = ["content", "timings/predicted_n", "generation_settings/top_k", "none", "timings/none", "content/x"]
+    body = {"prompt": "hello", "n_predict": 3, "temperature": 0, "ignore_eos": True, "response_fields": fields}
+    answer = json.loads(instance.stream(NATIVE, body)[-1]) if stream else instance.request("POST", NATIVE, body)[1]
+    assert isinstance(answer.pop("content"), str)
+    assert answer == {"timings/predicted_n": 3, "generation_settings/top_k": 40}
 
 
 def test_prompt_of_texts_and_tokens_mixed(instance: Child) -> None:
@@ -109,6 +151,9 @@ def test_timings_come_with_each_token_on_demand(instance: Child) -> None:
     counts = [event["timings"]["predicted_n"] for event in events[1:]]
     assert counts == sorted(counts)
     assert counts[-1] == 5
+    last = events[-1]["timings"]
+    assert last["predicted_per_token_ms"] == pytest.approx(last["predicted_ms"] / 4), "the first is the prompt's"
+    assert last["predicted_per_second"] == pytest.approx(4e3 / last["predicted_ms"])
     without = instance.stream("/v1/chat/completions", {**body, "timings_per_token": False})[:-1]
     assert ["timings" in json.loads(event) for event in without] == [False] * (len(without) - 1) + [True]
 

@@ -42,6 +42,8 @@ def ask(child: Child, **body: Any) -> dict[str, Any]:
         {"mirostat": 1},
         {"mirostat": 2},
         {"mirostat": 2, "mirostat_tau": 0.5, "mirostat_eta": 0.9},
+        {"samplers": ["temperature", "adaptive_p"], "adaptive_target": 0.6},
+        {"samplers": ["temperature", "adaptive_p"], "adaptive_target": 0.6, "adaptive_decay": 0.1},
         {"samplers": []},
         {"samplers": ["top_k"], "top_k": 2},
         {"logit_bias": {"a": 9.0}},
@@ -70,6 +72,25 @@ def test_order_of_samplers_matters_and_is_told(instance: Child) -> None:
     assert one["content"] != other["content"]
     assert one["generation_settings"]["samplers"] == ["min_p", "temperature"]
     assert ask(instance, **HOT, samplers="mt")["generation_settings"]["samplers"] == ["min_p", "temperature"]
+
+
+@pytest.mark.parametrize("setting", [{"xtc_probability": 1.0, "xtc_threshold": 0.001}, {"typical_p": 0.1}])
+@pytest.mark.parametrize("order", [["top_k", "typ_p", "xtc", "temperature"], ["temperature", "typ_p", "xtc"]])
+def test_what_leaves_one_token_spares_it_from_others_at_temperature_0(
+    instance: Child, setting: dict[str, Any], order: list[str]
+) -> None:
+    """XTC and typical sampling may leave out the likeliest token, but never the only one."""
+    greedy = {**HOT, "temperature": 0, "top_k": 1, "samplers": order}
+    assert ask(instance, **greedy, **setting)["content"] == ask(instance, **greedy)["content"]
+
+
+def test_chat_programs_order_of_samplers_is_taken(instance: Child) -> None:
+    """They name adaptive-p without a target for it, and what llama.cpp had once."""
+    order = ["penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typical_p", "top_p", "min_p", "xtc", "temperature"]
+    plain = ask(instance, **{**HOT, "temperature": 0})
+    named = ask(instance, **{**HOT, "temperature": 0}, samplers=[*order, "adaptive_p"])
+    assert named["content"] == plain["content"]
+    assert named["generation_settings"]["samplers"] == [*plain["generation_settings"]["samplers"], "adaptive_p"]
 
 
 def test_eos_is_ignored_on_demand(instance: Child) -> None:
@@ -126,6 +147,9 @@ def test_senseless_setting_is_refused_and_named(instance: Child, change: dict[st
         {"dynatemp_range": 1e300, "dynatemp_exponent": -1e300},
         {"logit_bias": [[token, False] for token in range(N_VOCAB)]},
         {"n_probs": 2**31 - 1},
+        {"samplers": ["adaptive_p"], "adaptive_target": 1e300, "adaptive_decay": 1e300},
+        {"samplers": ["adaptive_p"], "adaptive_target": 0, "adaptive_decay": -1e300},
+        {"samplers": "ta", "adaptive_target": 0.5, "temperature": 0},
     ],
 )
 def test_extreme_setting_harms_nobody(instance: Child, change: dict[str, Any]) -> None:

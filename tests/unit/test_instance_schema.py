@@ -181,6 +181,17 @@ def test_other_properties_never_bear_a_known_name() -> None:
         assert not pattern.fullmatch(text), text
 
 
+def test_names_of_properties_may_be_any_or_listed() -> None:
+    integers = {"type": "object", "additionalProperties": {"type": "integer"}}
+    assert compile_schema({**integers, "propertyNames": {"type": "string"}}).fullmatch('{"x":1,"y":2}')
+    listed = {"$defs": {"k": {"enum": ["a", "b"]}}, **integers, "propertyNames": {"$ref": "#/$defs/k"}}
+    pattern = compile_schema({**listed, "properties": {"c": True, "b": {"const": 5}}, "required": ["b"]})
+    assert pattern.fullmatch('{"a":1,"b":5}')
+    assert pattern.fullmatch('{"b":5}')
+    for text in ('{"a":1}', '{"a":1,"b":6}', '{"b":5,"c":1}', '{"b":5,"d":1}'):
+        assert not pattern.fullmatch(text)
+
+
 def test_arrays_have_their_beginning_and_their_length() -> None:
     pattern = compile_schema({"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 3})
     assert [bool(pattern.fullmatch(json.dumps([1] * count))) for count in range(5)] == [False, True, True, True, False]
@@ -215,6 +226,10 @@ def test_parts_are_combined() -> None:
         ({"type": "text"}, "'text'"),
         ({"$ref": "https://example.org/schema"}, "leads out"),
         ({"$ref": "#/nowhere"}, "leads nowhere"),
+        ({"$ref": "#name", "$defs": {"x": {"$anchor": "name"}}}, "only paths"),
+        ({"propertyNames": {"pattern": "^a"}}, "'propertyNames'"),
+        ({"propertyNames": {"type": "integer"}}, "'propertyNames'"),
+        ({"propertyNames": {"enum": 5}}, "'enum'"),
         ({"allOf": [{"$ref": "#"}, {"type": "null"}]}, "itself"),
         ({"type": "integer", "minimum": 2, "maximum": 1}, "no integer"),
         ({"type": "string", "minLength": 3, "maxLength": 2}, "impossible"),

@@ -1,6 +1,7 @@
 """Do chat templates do what they are for, and nothing else?"""
 
 import time
+from datetime import datetime
 
 import pytest
 
@@ -33,14 +34,24 @@ def test_chatml_is_rendered() -> None:
         ("{{ messages | tojson }}", '[{"role": "user", "content": "hi"}]'),
         ("{{ {'a': '<é>'} | tojson(indent=1) }}", '{\n "a": "<é>"\n}'),
         ("{% set n = namespace(a=0) %}{% for i in range(3) %}{% set n.a = n.a + i %}{% endfor %}{{ n.a }}", "3"),
+        ("{{ {'b': [1, 2], 'a': 3} | tojson(separators=(',', ':'), sort_keys=true) }}", '{"a":3,"b":[1,2]}'),
+        ("{% generation %}\n{% set a = 1 %}x{% endgeneration %}\n{{ a }}", "x1"),
         ("{{ strftime_now('%Y') | length }}", "4"),
         ("{{ 'ab' * 3 }}", "ababab"),
+        ("{{ 'a'|safe + '<b>' + {'c': '&'}|tojson|safe + '\"' }}", 'a<b>{"c": "&"}"'),
         ("{{ 2 ** 5 }}{{ 7 % 4 }}", "323"),
         ("{{ 'a,b'.split(',')[1] }}{{ ' x '.strip() }}", "bx"),
     ],
 )
 def test_what_templates_use_is_there(source: str, text: str) -> None:
     assert render(source) == text
+
+
+def test_template_is_told_what_day_it_is() -> None:
+    source = "{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}{{ date_string }}"
+    before, text = datetime.now(), render(source)
+    assert text in (moment.strftime("%d %b %Y") for moment in (before, datetime.now()))
+    assert render(source, date_string="1 Jan 2000") == "1 Jan 2000"
 
 
 def test_template_may_refuse_the_messages() -> None:
@@ -68,6 +79,9 @@ def test_template_may_refuse_the_messages() -> None:
         "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = m(n.x) %}{% endfor %}",
         "{{ cycler.__init__.__globals__ }}",
         "{{ 'a' * 10000000000 }}",
+        "{{ [1] | tojson(indent=10000000000) }}",
+        "{{ [1] | tojson(indent='a' * 1000000) }}",
+        "{{ [1] | tojson(separators=('a' * 1000000, 'a')) }}",
         "{{ 10000000000 * 'a' }}",
         "{{ [1] * 10000000000 }}",
         "{{ 10 ** 10 ** 10 }}",
@@ -117,3 +131,48 @@ def test_file_without_a_usable_template_is_named(source: str) -> None:
     with pytest.raises(LlamactlError, match="cannot use the chat template") as caught:
         ChatTemplate(source, "", "")
     assert caught.value.code is ErrorCode.INVALID_MODEL
+
+
+PARTS = (
+    "{% for m in messages %}[{{ m.role }}]{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}"
+    "{% endif %}{% endfor %}{% endfor %}"
+)
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "[{{ m.role }}]{{ m.content }}{% endfor %}"
+)
+PARTS_NO_SYSTEM = PARTS.replace(
+    "[{{", "{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}[{{"
+)
+SYSTEM = {"role": "system", "content": "be brief"}
+
+
+@pytest.mark.parametrize(
+    ("source", "messages", "text"),
+    [
+        (PARTS, MESSAGES, "[user]hi"),
+        ("{{ messages[0].content[0].text }}", MESSAGES, "hi"),
+        (PARTS, [SYSTEM, *MESSAGES], "[system]be brief[user]hi"),
+        (NO_SYSTEM, [SYSTEM, *MESSAGES], "[user]be brief\nhi"),
+        (NO_SYSTEM, [SYSTEM], "[user]be brief"),
+        (PARTS_NO_SYSTEM, [SYSTEM, *MESSAGES], "[user]be brief\nhi"),
+        ("{{ messages[-1].content }}", [SYSTEM, *MESSAGES], "be brief\nhi"),
+        ("{{ messages[0].role }}", [{**SYSTEM, "role": "developer"}, *MESSAGES], "system"),
+        ("{% if '<|channel|>' %}{{ messages[0].role }}{% endif %}", [{**SYSTEM, "role": "developer"}], "developer"),
+        (
+            CHATML,
+            [*MESSAGES, {"role": "assistant", "content": ""}],
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n",
+        ),
+    ],
+)
+def test_nothing_of_a_message_is_lost_on_a_template_that_knows_other_forms(
+    source: str, messages: list[dict[str, str]], text: str
+) -> None:
+    assert ChatTemplate(source, "", "").render(messages) == text
+
+
+def test_what_a_template_leaves_out_on_purpose_stays_out() -> None:
+    source = "{% for m in messages if m.role != 'assistant' %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    messages = [SYSTEM, {"role": "assistant", "content": "secret"}, *MESSAGES]
+    assert ChatTemplate(source, "", "").render(messages) == "[system]be brief[user]hi"

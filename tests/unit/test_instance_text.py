@@ -93,3 +93,29 @@ def test_prefix_of_a_stop_is_the_longest_one() -> None:
     assert count_stop_prefix("aab", ["abab"]) == 2
     assert count_stop_prefix("abab", ["abab"]) == 2
     assert count_stop_prefix("xyz", ["abab"]) == 0
+
+
+INDENTED = st.text(alphabet="ab \n\t", max_size=24)
+
+
+def cut_dedented_by_reference(text: str, min_indent: int) -> str:
+    """Line by line: the first one after the first that says something with too little before it ends the text."""
+    first, *lines = text.split("\n")
+    kept = first
+    for number, line in enumerate(lines):
+        blanks = line[: len(line) - len(line.lstrip(" \t"))]
+        is_whole = number < len(lines) - 1
+        kept += "\n" + blanks
+        if len(blanks) < min_indent and (line != blanks or is_whole):
+            return kept
+        kept += line[len(blanks) :]
+    return kept
+
+
+@given(INDENTED, st.integers(min_value=1, max_value=3), st.lists(st.integers(min_value=0, max_value=100), max_size=12))
+def test_line_that_is_indented_too_little_ends_the_text(text: str, min_indent: int, places: list[int]) -> None:
+    stream = TextStream(("bb",), min_indent)
+    result = "".join(stream.feed(piece) for piece in cut(text.encode(), places)) + stream.finish()
+    assert result == cut_dedented_by_reference(cut_by_reference(text, ["bb"]), min_indent)
+    assert stream.is_dedented == (result != cut_by_reference(text, ["bb"]))
+    assert not (stream.is_dedented and stream.stopped_by)

@@ -1,0 +1,57 @@
+"""What does a stream say while the model says nothing?"""
+
+import asyncio
+
+import pytest
+from starlette.types import Message
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance import answers
+from llamactl.instance.answers import StreamedText
+from llamactl.instance.jobs import EmbeddingRequest, Event, FailureEvent, FinishEvent, FinishReason, Job, Timings
+from llamactl.instance.shapes import ChatShape, Frame
+
+FINISH = FinishEvent(FinishReason.STOP, 1, 0, 0, Timings(0, 1, 1.0, 0, 0.0))
+FAILURE = FailureEvent(LlamactlError(ErrorCode.INTERNAL, "it broke"))
+
+
+def stream(event: Event, *, after_comments: int) -> list[Message]:
+    """What is sent when an event comes after so many comments."""
+
+    async def run() -> list[Message]:
+        job = Job(EmbeddingRequest([]))
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+            if sum(message.get("body") == b":\n\n" for message in sent) == after_comments:
+                job.push(event)
+
+        if not after_comments:
+            job.push(event)
+        await StreamedText([job], lambda job: None, ChatShape(Frame("m")))({"type": "http"}, receive, send)
+        return sent
+
+    return asyncio.run(run())
+
+
+def test_stream_that_is_quiet_for_long_says_so_with_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "QUIET_S", 0.001)
+    start, *bodies = stream(FINISH, after_comments=3)
+    assert start["status"] == 200
+    assert [message["body"] for message in bodies[:3]] == [b":\n\n"] * 3
+    assert bodies[3]["body"].endswith(b"data: [DONE]\n\n")
+    assert [message["more_body"] for message in bodies] == [True, True, True, False]
+
+
+def test_failure_is_an_http_error_only_as_long_as_nothing_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stream(FAILURE, after_comments=0)[0]["status"] == 500
+    monkeypatch.setattr(answers, "QUIET_S", 0.001)
+    start, *bodies = stream(FAILURE, after_comments=1)
+    assert start["status"] == 200
+    assert bodies[-1]["body"].startswith(b"event: error\ndata: ")
+    assert not bodies[-1]["more_body"]
