@@ -28,10 +28,12 @@ from llamactl.instance.bodies import (
     EmbeddingBody,
     GenerationBody,
     InfillBody,
+    NativeEmbeddingBody,
     RerankBody,
     TemplateBody,
     TokenizeBody,
     parse_body,
+    refuse,
 )
 from llamactl.instance.embed import normalize
 from llamactl.instance.jobs import Job
@@ -61,6 +63,8 @@ class Api:
             "/completions": self._answer_native,
             "/infill": self._answer_infill,
             "/v1/embeddings": self._answer_embedding,
+            "/embedding": self._answer_native_embedding,
+            "/embeddings": self._answer_native_embedding,
             "/v1/rerank": self._answer_ranking,
             "/v1/reranking": self._answer_ranking,
             "/rerank": self._answer_ranking,
@@ -171,6 +175,19 @@ class Api:
             ]
             usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
             return {"object": "list", "model": self._settings.name, "data": data, "usage": usage}
+
+        return WholeEmbedding(job, service.engine.cancel, format_body)
+
+    async def _answer_native_embedding(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), NativeEmbeddingBody)
+        texts = body.input if body.input is not None else body.content
+        if texts is None:
+            raise refuse("cannot make embeddings: `content` is missing")
+        job, _ = await service.submit_embedding(EmbeddingBody(input=texts))
+
+        def format_body(vectors: list[list[float]]) -> list[dict[str, Any]]:
+            return [{"index": index, "embedding": [vector]} for index, vector in enumerate(vectors)]
 
         return WholeEmbedding(job, service.engine.cancel, format_body)
 

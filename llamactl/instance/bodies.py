@@ -152,13 +152,24 @@ class InfillBody(GenerationBody, frozen=True, kw_only=True):
     prompt: str | None = None
 
 
+Input = str | list[str | int | list[int]]
+
+
 class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     """POST /v1/embeddings."""
 
-    input: str | list[str | int | list[int]]
+    input: Input
     model: str | None = None
     encoding_format: str | None = None
     dimensions: int | None = None
+
+
+class NativeEmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /embedding: llama-server's own form."""
+
+    content: Input | None = None
+    input: Input | None = None
+    model: str | None = None
 
 
 class Document(msgspec.Struct, frozen=True):

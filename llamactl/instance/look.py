@@ -7,6 +7,7 @@ library of Prometheus is imported when /metrics is asked for, not before: starti
 from collections.abc import Iterator
 from typing import Any
 
+from llamactl import __version__
 from llamactl.instance.generate import Generator
 from llamactl.instance.sampling import SamplingParams
 from llamactl.instance.sequence import Sequence
@@ -29,6 +30,8 @@ def format_props(service: Service) -> dict[str, Any]:
         "bos_token": vocabulary.text_of(vocabulary.bos),
         "eos_token": vocabulary.text_of(vocabulary.eos),
         "modalities": {"vision": False, "audio": False},
+        "build_info": f"llamactl {__version__}",
+        "is_sleeping": False,
     }
 
 

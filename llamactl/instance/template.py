@@ -74,7 +74,7 @@ class ChatTemplate:
         return text if adapted is messages else self._write(adapted, variables)
 
     def _adapt(self, messages: Messages) -> Messages:
-        if messages[0]["role"] == "system" and not self._takes_system:
+        if messages and messages[0]["role"] == "system" and not self._takes_system:
             system, *others = messages
             user = others[0] if others else {"role": "user", "content": ""}
             messages = [{**user, "content": f"{system['content']}\n{user['content']}".rstrip()}, *others[1:]]

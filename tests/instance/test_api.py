@@ -286,6 +286,19 @@ def test_base64_embeddings_are_the_same_floats(embedder: Child) -> None:
     assert struct.unpack("<64f", data) == pytest.approx(plain["data"][0]["embedding"], abs=1e-7)
 
 
+def test_embeddings_come_in_llama_servers_own_form_too(embedder: Child) -> None:
+    texts = ["hello", "another text"]
+    _, expected = embedder.request("POST", "/v1/embeddings", {"input": texts})
+    vectors = [entry["embedding"] for entry in expected["data"]]
+    for path, field in (("/embedding", "content"), ("/embeddings", "input")):
+        status, answer = embedder.request("POST", path, {field: texts})
+        assert status == 200
+        assert [entry["index"] for entry in answer] == [0, 1]
+        for entry, vector in zip(answer, vectors, strict=True):
+            assert entry["embedding"] == [pytest.approx(vector, abs=1e-5)]
+    assert "content" in refuse(embedder, "/embedding", {})["message"]
+
+
 def test_embedding_input_that_is_too_long_or_empty_is_refused(embedder: Child) -> None:
     error = refuse(embedder, "/v1/embeddings", {"input": "a " * 500})
     assert error["type"] == "exceed_context_size_error"

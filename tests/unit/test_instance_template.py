@@ -22,6 +22,11 @@ def refuse(source: str) -> str:
     return str(caught.value)
 
 
+def test_conversation_without_messages_is_refused_by_a_template_that_wants_one() -> None:
+    with pytest.raises(LlamactlError, match="no messages"):
+        ChatTemplate("{% if not messages %}{{ raise_exception('no messages') }}{% endif %}", "", "").render([])
+
+
 def test_chatml_is_rendered() -> None:
     assert render(CHATML, add_generation_prompt=True) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
