@@ -208,8 +208,10 @@ class Api:
     async def _tokenize(self, request: Request) -> Response:
         service = self._require_service()
         body = parse_body(await request.body(), TokenizeBody)
-        vocabulary = service.vocabulary
-        tokens = vocabulary.tokenize(body.content, add_special=body.add_special, parse_special=body.parse_special)
+        tokens = await _stay(
+            request,
+            service.prompts.tokenize(body.content, add_special=body.add_special, parse_special=body.parse_special),
+        )
         if not body.with_pieces:
             return _answer_json({"tokens": tokens})
         return _answer_json({"tokens": [{"id": token, "piece": _show_piece(service, token)} for token in tokens]})

@@ -6,9 +6,10 @@ nothing: they tell a user why a load failed.
 """
 
 import ctypes
+import os
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from llamactl.instance.library import NO_LOG, llama
@@ -16,6 +17,7 @@ from llamactl.instance.library import NO_LOG, llama
 _WARN, _ERROR, _CONTINUE = 3, 4, 5
 _KEPT_LINES = 8
 _KEPT_CHARS = 400
+_MAX_CAPTURED = 1 << 16
 
 
 class LlamaLog:
@@ -61,3 +63,23 @@ class LlamaLog:
         if self._debug or self._level in (_WARN, _ERROR):
             sys.stderr.write(text.decode(errors="replace"))
             sys.stderr.flush()
+
+
+def capture_stderr(work: Callable[[], object]) -> str:
+    """What the process writes to standard error during `work`, which must be short and safe: there is no other way to
+    some of llama.cpp's reasons. What other threads write meanwhile is in it too; all of it is passed on.
+    """
+    sys.stderr.flush()
+    kept, caught = os.dup(2), os.memfd_create("stderr")
+    try:
+        os.dup2(caught, 2)
+        try:
+            work()
+        finally:
+            os.dup2(kept, 2)
+        data = os.pread(caught, _MAX_CAPTURED, 0)
+        os.write(2, data)
+    finally:
+        os.close(kept)
+        os.close(caught)
+    return data.decode(errors="replace")

@@ -3,19 +3,22 @@ query with a document.
 
 Texts of clients are tokenized with their special tokens, as llama-server does. Long texts are tokenized on another
 thread (llama.cpp releases nothing that the event loop needs meanwhile), so that one client's book does not stall the
-others' tokens.
+others' tokens; whole libraries one after the other, because llama.cpp takes sixty times their size for it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from llamactl.instance.aside import Aside, trim_memory
 from llamactl.instance.bodies import InfillChunk, Prompt, refuse
 from llamactl.instance.library import llama
 from llamactl.instance.model import Vocabulary
 
 LONG_TEXT_CHARS = 8192
+HUGE_TEXT_CHARS = 1 << 20
 MAX_PROMPTS = 2048
 _NULL_TOKEN = -1
 _CHUNK_SEPARATOR = "\n\n--- snippet ---\n\n"
@@ -48,23 +51,37 @@ def read_infill_tokens(vocabulary: Vocabulary) -> InfillTokens:
     )
 
 
+def _run_huge(tokenize: Callable[[str], list[int]], text: str) -> list[int]:
+    try:
+        return tokenize(text)
+    finally:
+        trim_memory()
+
+
 class PromptReader:
     """Tokens of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
+        self._huge_text = asyncio.Lock()
+        self.aside = Aside()
         self.infill = read_infill_tokens(vocabulary)
 
     async def tokenize_prompt(self, text: str) -> list[int]:
-        if len(text) < LONG_TEXT_CHARS:
-            return self.vocabulary.tokenize_prompt(text)
-        return await asyncio.to_thread(self.vocabulary.tokenize_prompt, text)
+        return await self._run(text, self.vocabulary.tokenize_prompt)
 
-    async def tokenize(self, text: str) -> list[int]:
-        """A part of a prompt: nothing is added at its ends."""
+    async def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        """A part of a prompt: nothing is added at its ends, unless it is asked for."""
+        tokenize = partial(self.vocabulary.tokenize, add_special=add_special, parse_special=parse_special)
+        return await self._run(text, tokenize)
+
+    async def _run(self, text: str, tokenize: Callable[[str], list[int]]) -> list[int]:
         if len(text) < LONG_TEXT_CHARS:
-            return self.vocabulary.tokenize(text, add_special=False, parse_special=True)
-        return await asyncio.to_thread(self.vocabulary.tokenize, text, add_special=False, parse_special=True)
+            return tokenize(text)
+        if len(text) < HUGE_TEXT_CHARS:
+            return await self.aside.run(lambda: tokenize(text))
+        async with self._huge_text:
+            return await self.aside.run(lambda: _run_huge(tokenize, text))
 
     async def read_prompts(self, given: Prompt) -> list[list[int]]:
         """One text or one list of tokens is one prompt; a list of texts, or of lists, is several."""

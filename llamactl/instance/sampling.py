@@ -21,6 +21,7 @@ import msgspec
 from llamactl.instance.ambiguity import AmbiguityError, check_ambiguity
 from llamactl.instance.candidates import Candidates
 from llamactl.instance.library import llama
+from llamactl.instance.llamalog import capture_stderr
 from llamactl.instance.model import Vocabulary
 from llamactl.settings import Sampling
 
@@ -28,6 +29,11 @@ _NEVER = float("-inf")
 _MIN_TEMPERATURE = 1e-4
 """Below it, except for 0, logits divided by the temperature leave the range of 32 bits."""
 _LARGEST = 1e6
+_UNREADABLE = "llama.cpp cannot read it, and says why in the model's log"
+_GRAMMAR_REASON = re.compile(
+    r"error parsing grammar: (.+)|unsupported grammar, .+|invalid grammar: .+|grammar does not contain .+"
+)
+_MAX_REASON_CHARS = 200
 _MIROSTAT_M = 100
 _MAX_BARRED = 256
 MAX_GRAMMAR_CHARS, MAX_GRAMMAR_RULES, MAX_GRAMMAR_DEPTH = 1 << 20, 5000, 200
@@ -205,8 +211,15 @@ def create_grammar(vocabulary: Vocabulary, text: str) -> Any:
     """A sampler, which the caller frees. Raises GrammarError; llama.cpp prints the reason."""
     sampler = llama.llama_sampler_init_grammar(vocabulary.pointer, text.encode(), b"root")
     if not sampler:
-        raise GrammarError("llama.cpp cannot read it, and says why in the model's log")
+        raise GrammarError(_UNREADABLE)
     return sampler
+
+
+def _find_reason(vocabulary: Vocabulary, text: str) -> str:
+    """Why llama.cpp cannot read a grammar, in its own words."""
+    printed = capture_stderr(lambda: llama.llama_sampler_init_grammar(vocabulary.pointer, text.encode(), b"root"))
+    reason = _GRAMMAR_REASON.search(printed)
+    return f"llama.cpp says: {(reason[1] or reason[0])[:_MAX_REASON_CHARS]}" if reason else _UNREADABLE
 
 
 def prepare_samplers(params: SamplingParams, vocabulary: Vocabulary, n_ctx: int) -> None:
@@ -237,7 +250,10 @@ def check_grammar(vocabulary: Vocabulary, text: str) -> None:
         check_ambiguity(text)
     except AmbiguityError as error:
         raise GrammarError(str(error)) from None
-    llama.llama_sampler_free(create_grammar(vocabulary, text))
+    try:
+        llama.llama_sampler_free(create_grammar(vocabulary, text))
+    except GrammarError:
+        raise GrammarError(_find_reason(vocabulary, text)) from None
 
 
 def _clamp_back(last_n: int, n_ctx: int) -> int:

@@ -10,7 +10,6 @@ running step is not older than such a step may be.
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import os
 import signal
@@ -253,15 +252,15 @@ class Instance:
         assert self._api is not None
         assert loaded is not None
         assert engine is not None
-        if self._api.service is not None:
-            settling = asyncio.ensure_future(self._api.service.grammars.settle())
+        service, self._api.service = self._api.service, None
+        if service is not None:
+            settling = asyncio.ensure_future(service.aside.settle())
             stopping = asyncio.ensure_future(self._stopping.wait())
             await asyncio.wait((settling, stopping), return_when=asyncio.FIRST_COMPLETED)
             settling.cancel()
             stopping.cancel()
             if self._stopping.is_set():
                 return
-        self._api.service = None
         await asyncio.to_thread(engine.close)
         self._engine = self._loaded = None
         await asyncio.to_thread(_free, loaded)
@@ -365,14 +364,13 @@ class Instance:
 
 def _free(loaded: "Loaded") -> None:
     """The context before its model; then the heap's free pages go back to the kernel."""
+    from llamactl.instance.aside import trim_memory
     from llamactl.instance.library import llama
 
     llama.llama_free(loaded.context)
     loaded.model.close()
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl does not need it
-    if trim is not None:
-        trim(0)
+    trim_memory()
 
 
 def _import_server() -> None:

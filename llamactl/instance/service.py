@@ -7,10 +7,12 @@ so that one that llama.cpp cannot use is refused before anything runs.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.aside import Aside
 from llamactl.instance.bodies import (
     ChatBody,
     ChatMessage,
@@ -63,7 +65,14 @@ class Service:
     sampling: Sampling
     """For requests that say nothing else."""
     rerank_template: str | None = None
-    grammars: GrammarDesk = field(default_factory=GrammarDesk)
+
+    @property
+    def aside(self) -> Aside:
+        return self.prompts.aside
+
+    @cached_property
+    def grammars(self) -> GrammarDesk:
+        return GrammarDesk(self.aside)
 
     async def submit_chat(self, body: ChatBody) -> tuple[list[Job], Frame]:
         self._require_text()
@@ -153,7 +162,7 @@ class Service:
         grammar = await self._choose_grammar(body)
         sampling = choose_sampling(body, self.sampling, grammar, self._tokenize_plain)
         if sampling.penalizes_passages or sampling.ignore_eos:
-            await asyncio.to_thread(prepare_samplers, sampling, self.vocabulary, self.n_ctx)
+            await self.aside.run(lambda: prepare_samplers(sampling, self.vocabulary, self.n_ctx))
         mailbox = Mailbox()
         n_top = choose_n_top(body)
         wants_prompt_probs = bool(echoes) and n_top is not None

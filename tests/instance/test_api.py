@@ -191,6 +191,14 @@ def test_unknown_route_and_wrong_method_answer_in_json(instance: Child) -> None:
     assert (status, answer["error"]["code"]) == (405, 405)
 
 
+@pytest.mark.parametrize("n_chars", [100, 10_000, 1_500_000])
+def test_texts_of_any_length_are_tokenized(instance: Child, n_chars: int) -> None:
+    text = "word " * (n_chars // 5)
+    status, answer = instance.request("POST", "/tokenize", {"content": text})
+    assert status == 200
+    assert instance.request("POST", "/detokenize", answer) == (200, {"content": text})
+
+
 def test_tokens_and_text_convert_into_each_other(instance: Child) -> None:
     text = "hello 世界 🙂 é"
     _, tokens = instance.request("POST", "/tokenize", {"content": text})

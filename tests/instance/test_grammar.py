@@ -200,6 +200,25 @@ def test_grammar_with_too_many_readings_is_refused_and_holds_up_nobody(instance:
     assert time.monotonic() - begun_s < 10
 
 
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ("nonsense", "expecting ::= at"),
+        ('root ::= "a', "unexpected end of input"),
+        ("root ::= other", "Undefined rule identifier 'other'"),
+        ('other ::= "a"', "does not contain a 'root' symbol"),
+        ('root ::= root "a"', "left recursion"),
+    ],
+)
+def test_client_is_told_what_llama_cpp_does_not_like_about_a_grammar(
+    instance: Child, grammar: str, reason: str
+) -> None:
+    status, answer = instance.request("POST", NATIVE, {"prompt": "a", "grammar": grammar, "n_predict": 3})
+    assert status == 400
+    assert reason in answer["error"]["message"]
+    assert "\n" not in answer["error"]["message"]
+
+
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(grammar=st.text(st.sampled_from('root::=ab"[]()*+?|{}0123,^-\\x \n'), max_size=30), has_head=st.booleans())
 def test_any_text_as_a_grammar_is_taken_or_refused(instance: Child, grammar: str, has_head: bool) -> None:

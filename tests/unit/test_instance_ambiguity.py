@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.ambiguity import AmbiguityError, check_ambiguity
+from llamactl.instance.aside import Aside
 from llamactl.instance.gbnf import SchemaError
 from llamactl.instance.grammars import GrammarDesk
 from llamactl.instance.schema import format_grammar
@@ -120,7 +121,8 @@ def test_check_that_hangs_holds_up_the_next_one_only_so_long_and_not_the_pool() 
         raise ValueError("no grammar")
 
     async def run() -> None:
-        desk = GrammarDesk()
+        aside = Aside()
+        desk = GrammarDesk(aside)
         first = asyncio.ensure_future(desk.run(hang))
         await asyncio.to_thread(begun.wait, 30)
         with pytest.raises(LlamactlError) as refusal:
@@ -129,7 +131,7 @@ def test_check_that_hangs_holds_up_the_next_one_only_so_long_and_not_the_pool() 
         first.cancel()  # its client has left; the check itself goes on
         with pytest.raises(asyncio.CancelledError):
             await first
-        settling = asyncio.ensure_future(desk.settle())
+        settling = asyncio.ensure_future(aside.settle())
         assert await asyncio.to_thread(lambda: settling.done()) is False
         release.set()
         await asyncio.wait_for(settling, 30)

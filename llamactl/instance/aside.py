@@ -1,0 +1,70 @@
+"""What uses the model beside the engine, and may go on when nobody waits for it any more? Reading of long texts and of
+grammars: on threads of their own, counted, because the model must not be freed under them.
+
+Such work cannot be called off. The pool that other work shares stays free of it, and the end of the process does not
+wait.
+"""
+
+import asyncio
+import ctypes
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Aside:
+    """Work on one loaded model. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Future[Any]] = set()
+
+    def start(self, work: Callable[[], _T]) -> "asyncio.Future[_T]":
+        """The outcome of `work`. Wait for it behind a shield: it is done when the work is."""
+        outcome = _run_on_thread(work)
+        self._running.add(outcome)
+        outcome.add_done_callback(self._running.discard)
+        return outcome
+
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """The same for who waits at once, and may be cancelled."""
+        return await asyncio.shield(self.start(work))
+
+    async def settle(self) -> None:
+        """Returns when nothing runs. Nothing new may be started meanwhile."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+
+def _run_on_thread(work: Callable[[], _T]) -> "asyncio.Future[_T]":
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[_T] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:
+            report(_fail, outcome, error)
+        else:
+            report(outcome.set_result, result)
+
+    def report(function: Callable[..., None], *args: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the process ends
+            loop.call_soon_threadsafe(function, *args)
+
+    threading.Thread(target=run, name="aside", daemon=True).start()
+    return outcome
+
+
+def _fail(outcome: "asyncio.Future[Any]", error: Exception) -> None:
+    outcome.set_exception(error)
+    outcome.exception()  # known, also where nobody waits any more
+
+
+def trim_memory() -> None:
+    """The heap's free pages go back to the kernel."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl does not need it
+    if trim is not None:
+        trim(0)
