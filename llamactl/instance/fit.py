@@ -26,12 +26,9 @@ from llamactl.instance.memory import (
     sum_host_bytes,
 )
 from llamactl.instance.model import LoadedModel, create_context, load_model
-from llamactl.instance.params import ModelParams, ModelTraits, build_context_params, build_model_params
+from llamactl.instance.params import ALIGN_TOKENS, ModelParams, ModelTraits, build_context_params, build_model_params
 from llamactl.protocol import Breakdown, RowKind
 from llamactl.settings import ModelSettings
-
-ALIGN_TOKENS = 256
-"""llama.cpp rounds contexts up to this."""
 
 MAX_STEPS = 8
 _FIT_ERROR = 2

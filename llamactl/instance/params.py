@@ -34,6 +34,9 @@ CACHE_TYPES = {
 POOLING_TYPES = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 """llama.h: enum llama_pooling_type."""
 
+ALIGN_TOKENS = 256
+"""llama.cpp rounds contexts up to this."""
+
 _FLASH_ATTN = {Switch.AUTO: -1, Switch.OFF: 0, Switch.ON: 1}
 _POOLING_UNSPECIFIED = -1
 _CPU_ONLY = ("none",)
@@ -94,9 +97,11 @@ def build_model_params(environment: ChildEnvironment, *, no_alloc: bool) -> Mode
 
 
 def build_context_params(settings: ModelSettings, traits: ModelTraits, n_ctx: int) -> Any:
-    """`n_ctx` 0 leaves the choice to llama.cpp: what the model was trained for."""
+    """`n_ctx` 0 leaves the choice to llama.cpp: what the model was trained for. Others are rounded up, as by llama.cpp
+    itself, whose dry run would count batches of the smaller number.
+    """
     struct = llama.llama_context_default_params()
-    struct.n_ctx = n_ctx
+    struct.n_ctx = n_ctx + -n_ctx % ALIGN_TOKENS
     struct.n_seq_max = settings.parallel
     struct.kv_unified = True
     # Layers with a sliding window keep the window only, as in llama-server: a full cache would cost them many times

@@ -33,14 +33,16 @@ def make_directory(path: Path, name: str) -> Path:
     return path / name
 
 
-@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize(
+    ("ctx", "n_ctx", "parallel", "mmap"), [(512, 512, 2, True), (512, 512, 2, False), (100, 256, 200, True)]
+)
 def test_effective_is_the_measured_minimum_to_the_byte_when_the_context_is_pinned(
-    tiny: Path, tmp_path: Path, mmap: bool
+    tiny: Path, tmp_path: Path, ctx: int, n_ctx: int, parallel: int, mmap: bool
 ) -> None:
-    settings = ModelSettings(name="tiny", path=str(tiny), ctx=512, parallel=2, mmap=mmap, threads=1)
+    settings = ModelSettings(name="tiny", path=str(tiny), ctx=ctx, parallel=parallel, mmap=mmap, threads=1)
     smallest, largest, _ = measure(make_directory(tmp_path, "measure"), settings)
     effective = read_effective(make_directory(tmp_path, "serve"), settings)
-    assert smallest.n_ctx == 512
+    assert smallest.n_ctx == n_ctx
     assert effective == smallest == largest
 
 
