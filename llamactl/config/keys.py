@@ -474,7 +474,7 @@ MODEL_KEYS: tuple[Key, ...] = (
         "ctx",
         "ctx",
         _make_integer(0, words={"auto": 0}),
-        "Context in tokens, over all sequences, in steps of 256. Automatic: what fits, at most what it was trained for.",
+        "Context in tokens, over all sequences, in steps of 256. Automatic: what fits, at most as trained for.",
     ),
     Key("parallel", "parallel", _make_integer(1, 256), "Sequences that are decoded together."),
     Key(
