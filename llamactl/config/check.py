@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llamactl.config.gguf import MAGIC, find_fault
 from llamactl.config.read import describe_os_error
 from llamactl.config.tables import Place, format_key
 from llamactl.paths import Paths
@@ -28,8 +29,6 @@ from llamactl.systemd.transient import MODEL_GROUP, choose_read_only
 
 REPLACED = (*HOMES, Path("/tmp"), Path("/var/tmp"))
 """What a unit sees empty: ProtectHome=tmpfs, PrivateTmp=."""
-
-GGUF_MAGIC = b"GGUF"
 
 _ACL = "system.posix_acl_access"
 _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK, _ACL_OTHER = 0x04, 0x08, 0x10, 0x20
@@ -170,7 +169,7 @@ def list_directories(path: Path, top: Path, hidden: Sequence[Path], bound: Seque
 
 
 def inspect_file(path: str) -> str:
-    """Why a file is no GGUF file, by its first bytes; empty when it is one, or when it cannot be opened (which others
+    """Why a file is no GGUF file, or not a whole one; empty when it is one, or when it cannot be opened (which others
     report).
     """
     try:
@@ -180,13 +179,15 @@ def inspect_file(path: str) -> str:
         return ""
     if not head:
         return "it is empty"
-    if head.startswith(GGUF_MAGIC):
+    if head.startswith(MAGIC):
+        with suppress(OSError, ValueError):  # ValueError: there is no way to map it
+            return find_fault(Path(path))
         return ""
     if head.startswith(b"version https://git-lfs"):
         return "it is a pointer of Git LFS, not the file itself; run `git lfs pull`"
     if head.lstrip()[:1] == b"<":
         return "it is a web page; the download went wrong"
-    return f"it is no GGUF file: it starts with {head[:4]!r}, not {GGUF_MAGIC!r}"
+    return f"it is no GGUF file: it starts with {head[:4]!r}, not {MAGIC!r}"
 
 
 def _describe(path: Path | str, status: os.stat_result) -> str:

@@ -22,7 +22,7 @@ def add_model(paths: Paths, keys: str = "") -> Path:
     directory = paths.config_dir.parent / "models"
     directory.mkdir(mode=0o755, exist_ok=True)
     path = directory / "m.gguf"
-    path.write_bytes(b"GGUF\3\0\0\0")
+    path.write_bytes(b"GGUF\3\0\0\0" + bytes(16))
     path.chmod(0o644)
     (paths.models_config_dir / "m.toml").write_text(f'[models.m]\npath = "{path}"\n{keys}\n')
     return path

@@ -6,7 +6,8 @@ from llamactl.config import load_config
 from llamactl.paths import Paths
 from llamactl.settings import Config
 
-GGUF = b"GGUF\x03\0\0\0"
+GGUF = b"GGUF\x03\0\0\0" + bytes(16)
+"""A whole file: no tensors, no metadata."""
 
 
 class Tree:

@@ -205,7 +205,7 @@ def test_kernel_agrees_about_how_an_acl_looks(tree: Tree) -> None:
     ("content", "reason"),
     [
         (b"", "it is empty"),
-        (b"GGUF", ""),
+        (b"GGUF", "it is cut"),
         (b"GGML\0\0\0\0", "it is no GGUF file: it starts with b'GGML', not b'GGUF'"),
         (b"version https://git-lfs.github.com/spec/v1\n", "it is a pointer of Git LFS, not the file itself"),
         (b"\n<!DOCTYPE html>", "it is a web page; the download went wrong"),

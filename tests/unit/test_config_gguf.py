@@ -1,0 +1,62 @@
+"""Is a file that is not whole told from one that is, wherever it was cut? And what is not understood left alone?"""
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llamactl.config.gguf import find_fault
+from tests.models import write_model
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_model(path)
+    return path.read_bytes()
+
+
+def judge(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    return find_fault(path)
+
+
+def test_whole_file_has_no_fault(tmp_path: Path, whole: bytes) -> None:
+    assert judge(tmp_path / "m.gguf", whole) == ""
+
+
+def test_file_that_is_cut_anywhere_before_its_last_tensor_is_told_so(tmp_path: Path, whole: bytes) -> None:
+    for length in [4, 5, 8, 23, 24, *range(100, len(whole) - 70_000, 997)]:
+        fault = judge(tmp_path / "m.gguf", whole[:length])
+        assert fault.startswith("it is cut"), length
+        assert f"{length:,} bytes" in fault
+
+
+@pytest.mark.parametrize(
+    ("version", "fault"),
+    [
+        (b"\1\0\0\0", "it is of GGUF version 1"),
+        (b"\x09\0\0\0", "it is of GGUF version 9"),
+        (b"\0\0\0\3", "it is for machines with the other order of bytes"),
+        (b"\2\0\0\0", ""),
+    ],
+)
+def test_version_decides_whether_it_is_read(tmp_path: Path, whole: bytes, version: bytes, fault: str) -> None:
+    found = judge(tmp_path / "m.gguf", whole[:4] + version + whole[8:])
+    assert found.startswith(fault)
+    assert bool(found) == bool(fault)
+
+
+def test_value_of_an_unknown_kind_is_left_to_llama_cpp(tmp_path: Path) -> None:
+    head = struct.pack("<4sIQQ", b"GGUF", 3, 1, 1) + struct.pack("<Q", 1) + b"k" + struct.pack("<I", 77)
+    assert judge(tmp_path / "m.gguf", head) == ""
+
+
+@given(place=st.integers(4, 3000), junk=st.binary(min_size=1, max_size=16))
+def test_junk_in_the_head_ends_in_words(
+    tmp_path_factory: pytest.TempPathFactory, whole: bytes, place: int, junk: bytes
+) -> None:
+    found = judge(tmp_path_factory.getbasetemp() / "junk.gguf", whole[:place] + junk + whole[place + len(junk) :])
+    assert isinstance(found, str)
