@@ -12,6 +12,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from llamactl.endpoints import INSTANCE, refuse_route
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.access import TAIL_BYTES
 from llamactl.front.body import BodyStream
@@ -26,7 +27,7 @@ from llamactl.front.headers import (
     format_upstream_head,
 )
 from llamactl.front.leases import Asked, Lease
-from llamactl.front.naming import find_keep_alive, wants_stream
+from llamactl.front.naming import decode_path, find_keep_alive, wants_stream
 from llamactl.front.upstream import Upstream
 from llamactl.front.wire import RequestHead, ResponseHead
 
@@ -177,6 +178,8 @@ class Exchange:
             self._stop_timers()
             self.start()
             return
+        if error.code is ErrorCode.NOT_LOADED and self._head.path not in INSTANCE:
+            error = refuse_route(decode_path(self._head.path))
         if error.code not in _FOREIGN_NAMES:
             self._record.model = error.model
         status = 503 if self._looks_only and error.code is ErrorCode.NOT_LOADED else 0

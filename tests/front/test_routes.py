@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from llamactl import protocol
+from llamactl import endpoints, protocol
 from llamactl.protocol import LoadFailure, ModelList, ModelStatus, State
+from tests.front.conftest import format_post
 
 MODELS = (
     ModelStatus(name="a", state=State.READY, aliases=("x/y",), path="/m/a.gguf"),
@@ -125,7 +126,16 @@ def test_health_and_props_are_the_routers(stage: Any) -> None:
         (b"GET /nothing HTTP/1.1", 404, None),
         (b"GET / HTTP/1.1", 404, None),
         (b"GET /slots HTTP/1.1", 400, None),
-        (b"POST /nothing HTTP/1.1", 400, None),
+        (b"POST /nothing HTTP/1.1", 404, None),
+        (b"POST /v1/responses HTTP/1.1", 404, None),
+        (b"GET /v1/chat/completions?model=a HTTP/1.1", 405, "POST, OPTIONS"),
+        (b"DELETE /v1/chat/completions HTTP/1.1", 405, "POST, OPTIONS"),
+        (b"TRACE /tokenize HTTP/1.1", 405, "POST, OPTIONS"),
+        (b"PUT /infill?model=a HTTP/1.1", 405, "POST, OPTIONS"),
+        (b"POST /slots?model=a HTTP/1.1", 405, "GET, HEAD, OPTIONS"),
+        (b"POST /props?model=a HTTP/1.1", 405, "GET, HEAD, OPTIONS"),
+        (b"OPTIONS /v1/completions HTTP/1.1", 204, "POST, OPTIONS"),
+        (b"OPTIONS /slots HTTP/1.1", 204, "GET, HEAD, OPTIONS"),
     ],
     ids=str,
 )
@@ -138,6 +148,7 @@ def test_routes_and_methods_that_are_not_there(stage: Any, raw: bytes, status: i
             assert response.headers.get("allow") == allow
             if status >= 400:
                 assert response.json()["error"]["code"] == status
+        assert world.supervisor.count(protocol.LeaseRequest) == 0
 
     stage(scenario)
 
@@ -178,12 +189,51 @@ def test_autoload_can_be_switched_off(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         client = await world.connect()
         client.writer.write(
-            b'POST /v1/x?autoload=false HTTP/1.1\r\nHost: localhost\r\nContent-Length: 13\r\n\r\n{"model":"a"}'
+            b'POST /infill?autoload=false HTTP/1.1\r\nHost: localhost\r\nContent-Length: 13\r\n\r\n{"model":"a"}'
         )
         request = await world.supervisor.expect(protocol.LeaseRequest)
         assert not request.autoload
         world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot answer"))
         assert (await client.read_response()).status == 400
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize("path", [*endpoints.GENERATIONS, *endpoints.TEXTS])
+def test_model_is_loaded_for_the_routes_that_instances_have(stage: Any, path: str) -> None:
+    async def scenario(world: Any) -> None:
+        client = await world.connect()
+        client.writer.write(format_post(path, {"model": "a"}))
+        assert (await world.supervisor.expect(protocol.LeaseRequest)).autoload
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("POST", "/v1/responses"),
+        ("POST", "/v1/messages?autoload=true"),
+        ("POST", "/api/chat"),
+        ("POST", "/v1/images/generations"),
+        ("POST", "/v1/chat/completions/"),
+        ("GET", "/new/thing?model=a"),
+        ("PUT", "/new/thing"),
+        ("DELETE", "/slots/0?model=a"),
+    ],
+)
+def test_no_model_is_loaded_for_a_route_that_instances_lack(stage: Any, method: str, target: str) -> None:
+    async def scenario(world: Any) -> None:
+        client = await world.connect()
+        for _ in range(2):
+            client.writer.write(format_post(target, {"model": "a"}).replace(b"POST", method.encode(), 1))
+            request = await world.supervisor.expect(protocol.LeaseRequest)
+            assert (request.model, request.autoload) == ("a", False)
+            world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot use 'a'"))
+            response = await client.read_response()
+            error = response.json()["error"]
+            assert (response.status, error["code"], error["type"]) == (404, 404, "not_found_error")
+            assert error["message"].startswith(f"cannot find '{target.partition('?')[0]}': no such route; ")
 
     stage(scenario)
 
