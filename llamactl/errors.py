@@ -36,6 +36,7 @@ class ErrorCode(StrEnum):
     PERMISSION = "permission"
     CONTEXT_SIZE = "exceed_context_size"
     NOT_SUPPORTED = "not_supported"
+    NO_STORAGE = "no_storage"
     INTERNAL = "internal"
 
 
@@ -72,6 +73,7 @@ ERROR_TABLE: dict[ErrorCode, ErrorKind] = {
     ErrorCode.PERMISSION: ErrorKind(403, 1, "permission_error"),
     ErrorCode.CONTEXT_SIZE: ErrorKind(400, 1, "exceed_context_size_error"),
     ErrorCode.NOT_SUPPORTED: ErrorKind(501, 1, "not_supported_error"),
+    ErrorCode.NO_STORAGE: ErrorKind(507, 1, "unavailable_error"),
     ErrorCode.INTERNAL: ErrorKind(500, 1, "server_error"),
 }
 

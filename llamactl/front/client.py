@@ -293,6 +293,8 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._answering = True
                 dispatch(self._front, self, head, b"", stream)
         except LlamactlError as error:
+            if error.code is ErrorCode.NO_STORAGE:
+                self._front.log.warning("body not kept", why=str(error), received_bytes=stream.received_bytes)
             self._refuse(error.kind.http_status, self._format_refusal(error))
 
     def _take_end(self) -> None:
