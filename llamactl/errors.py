@@ -5,6 +5,7 @@ llama-server puts into its error bodies. Code that raises names a code; nothing 
 numbers.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -106,6 +107,16 @@ class LlamactlError(Exception):
     @property
     def kind(self) -> ErrorKind:
         return ERROR_TABLE[self.code]
+
+
+_HALF_PAIR_AT_END = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}[^"\\]*"[ \t\r\n\]}]*\Z')
+
+
+def explain_json_error(data: bytes, error: Exception) -> str:
+    """Why `data` is no JSON. The decoder looks for the other half of a surrogate pair beyond the end."""
+    if _HALF_PAIR_AT_END.search(data[-16:]) and "truncated" in str(error):
+        return r"half a surrogate pair, as in \ud800 alone, is no character"
+    return str(error)
 
 
 def format_http_error(error: LlamactlError) -> dict[str, Any]:

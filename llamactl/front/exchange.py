@@ -27,7 +27,7 @@ from llamactl.front.headers import (
     format_upstream_head,
 )
 from llamactl.front.leases import Asked, Lease
-from llamactl.front.naming import decode_path, find_keep_alive, wants_stream
+from llamactl.front.naming import check_length, decode_path, find_keep_alive, wants_stream
 from llamactl.front.upstream import Upstream
 from llamactl.front.wire import RequestHead, ResponseHead
 
@@ -101,6 +101,11 @@ class Exchange:
         touch = not self._looks_only
         lease = self._front.acquire_warm(self, self._name, touch)
         if lease is None:
+            try:
+                check_length(self._name)
+            except LlamactlError as error:
+                self.take_refusal(error)
+                return
             lease = self._front.acquire_lease(self, Asked(self._name, self._autoload, touch=touch))
         if lease is not None:
             self.take_lease(lease)

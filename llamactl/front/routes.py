@@ -19,6 +19,7 @@ from llamactl.front.control import Reply
 from llamactl.front.exchange import Exchange
 from llamactl.front.listing import format_model, format_model_list
 from llamactl.front.naming import (
+    check_length,
     decode_path,
     find_autoload,
     find_model,
@@ -100,6 +101,7 @@ def dispatch(
         _dispatch_own(request, route)
     elif path.startswith(_MODEL_PREFIX) and head.method in _READ:
         name = decode_path(path[len(_MODEL_PREFIX) :])
+        check_length(name)
         _ask(request, lambda number: ListRequest(id=number, model=name), _answer_model)
     elif head.method == b"OPTIONS":
         allow = _ALLOW_POST if path in _POSTS else _ALLOW_READ if path in LOOKUPS else "GET, HEAD, POST, OPTIONS"
@@ -281,6 +283,7 @@ def _take_one(reply: Reply, name: str) -> ModelStatus:
 
 def _answer_load(request: _Request) -> None:
     name = require_model(request.head, request.body)
+    check_length(name)
 
     def load_unless_running(request: _Request, reply: Reply) -> None:
         model = _take_one(reply, name)
@@ -297,6 +300,7 @@ def _answer_load(request: _Request) -> None:
 
 def _answer_unload(request: _Request) -> None:
     name = require_model(request.head, request.body)
+    check_length(name)
     _ask(request, lambda number: UnloadRequest(id=number, model=name, wait=False), _answer_success)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llamactl.errors import ErrorCode
+from llamactl.names import MAX_NAME_LENGTH
 from llamactl.protocol import Breakdown, LoadFailure, RowKind
 from llamactl.sched.core import Core
 from llamactl.sched.events import Refuse
@@ -40,7 +41,8 @@ def list_names(names: tuple[str, ...], limit: int = 4) -> str:
 
 
 def refuse_unknown(core: Core, name: str) -> Refuse:
-    similar = difflib.get_close_matches(name, core.names, n=3, cutoff=0.6) if len(core.names) <= 2000 else []
+    is_searched = len(core.names) <= 2000 and len(name) <= MAX_NAME_LENGTH
+    similar = difflib.get_close_matches(name, core.names, n=3, cutoff=0.6) if is_searched else []
     hint = (
         f"did you mean {' or '.join(repr(match) for match in similar)}?"
         if similar

@@ -8,6 +8,7 @@ import pytest
 from llamactl import endpoints, protocol
 from llamactl.protocol import LoadFailure, ModelList, ModelStatus, State
 from tests.front.conftest import format_post
+from tests.front.test_guard import configure
 
 MODELS = (
     ModelStatus(name="a", state=State.READY, aliases=("x/y",), path="/m/a.gguf"),
@@ -234,6 +235,37 @@ def test_no_model_is_loaded_for_a_route_that_instances_lack(stage: Any, method: 
             error = response.json()["error"]
             assert (response.status, error["code"], error["type"]) == (404, 404, "not_found_error")
             assert error["message"].startswith(f"cannot find '{target.partition('?')[0]}': no such route; ")
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize("size", [129, 50_000, 200_000])
+@pytest.mark.parametrize("default", ["", "a"])
+def test_name_that_is_too_long_for_any_model_is_told_so(stage: Any, size: int, default: str) -> None:
+    async def scenario(world: Any) -> None:
+        (await world.add_model("a")).answer_all(b"default")
+        await configure(world, default_model=default)
+        name = "n" * size
+        form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n--b--\r\n' % name.encode()
+        posts = [
+            format_post("/infill", {"model": name}),
+            format_post("/infill", form, "Content-Type: multipart/form-data; boundary=b"),
+        ]
+        if not default and size < 10_000:
+            posts += [
+                format_post("/models/load", {"model": name}),
+                format_post("/models/unload", {"model": name}),
+                f"GET /v1/models/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(),
+            ]
+        for post in posts:
+            response = await (await world.connect()).request(post)
+            if default:
+                assert response.body == b"default"
+            else:
+                message = response.json()["error"]["message"]
+                assert (response.status, "at most 128 characters" in message, len(message) < 200) == (404, True, True)
+        assert not any(len(name) > 128 for name in world.front.unknown_names)
+        assert all(getattr(message, "model", "a") == "a" for message in world.supervisor.log)
 
     stage(scenario)
 
