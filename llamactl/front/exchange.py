@@ -30,6 +30,7 @@ from llamactl.front.leases import Asked, Lease
 from llamactl.front.naming import check_length, decode_path, find_keep_alive, wants_stream
 from llamactl.front.upstream import Upstream
 from llamactl.front.wire import RequestHead, ResponseHead
+from llamactl.names import format_command
 
 if TYPE_CHECKING:
     from llamactl.front.client import ClientConnection
@@ -313,7 +314,7 @@ class Exchange:
         error = LlamactlError(
             ErrorCode.INSTANCE_DIED,
             f"cannot finish request to '{lease.model}': {reason}",
-            hint=f"llamactl logs {lease.model}",
+            hint=f"`{format_command('logs', lease.model)}` may show why",
             model=lease.model,
         )
         self._front.log.warning("request failed", model=lease.model, reason=reason, answered=self._started)

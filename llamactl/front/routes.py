@@ -247,7 +247,7 @@ def _answer_health(request: _Request) -> None:
     error = LlamactlError(
         ErrorCode.NO_SUPERVISOR,
         "cannot serve any model: the supervisor does not answer",
-        hint="systemctl status llamactl",
+        hint="`systemctl status llamactl` says more",
     )
     body = {**format_http_error(error), "status": "error", "reasons": ["no_supervisor"]}
     request.client.answer(request.head, 503, body, (("Retry-After", "1"),))
@@ -277,7 +277,9 @@ def _answer_model(request: _Request, reply: Reply) -> None:
 def _take_one(reply: Reply, name: str) -> ModelStatus:
     assert isinstance(reply, ModelList)
     if not reply.models:
-        raise LlamactlError(ErrorCode.UNKNOWN_MODEL, f"cannot find model '{name}'", hint="GET /v1/models", model=name)
+        raise LlamactlError(
+            ErrorCode.UNKNOWN_MODEL, f"cannot find model '{name}'", hint="GET /v1/models lists the names", model=name
+        )
     return reply.models[0]
 
 
