@@ -16,6 +16,7 @@ class ErrorCode(StrEnum):
 
     INVALID_REQUEST = "invalid_request"
     TOO_LARGE = "too_large"
+    ENCODED = "encoded"
     UNKNOWN_MODEL = "unknown_model"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
@@ -53,6 +54,7 @@ class ErrorKind:
 ERROR_TABLE: dict[ErrorCode, ErrorKind] = {
     ErrorCode.INVALID_REQUEST: ErrorKind(400, 1, "invalid_request_error"),
     ErrorCode.TOO_LARGE: ErrorKind(413, 1, "invalid_request_error"),
+    ErrorCode.ENCODED: ErrorKind(415, 1, "invalid_request_error"),
     ErrorCode.UNKNOWN_MODEL: ErrorKind(404, 4, "not_found_error"),
     ErrorCode.NOT_FOUND: ErrorKind(404, 1, "not_found_error"),
     ErrorCode.METHOD_NOT_ALLOWED: ErrorKind(405, 1, "invalid_request_error"),

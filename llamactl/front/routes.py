@@ -93,6 +93,9 @@ def dispatch(
         _refuse_host(request)
     if client.peer and head.upgrade and not front.guard.accepts_upgrade(head):
         _refuse_origin(request)
+    if head.has_body and (head.find(b"content-encoding") or b"identity").lower() != b"identity":
+        _refuse_encoding(request)
+        return
     if front.guard.is_preflight(head):
         client.answer(head, 204, None, front.guard.format_preflight(head))
         return
@@ -140,6 +143,17 @@ def _refuse_origin(request: _Request) -> NoReturn:
     )
 
 
+def _refuse_encoding(request: _Request) -> None:
+    """RFC 9110 15.5.16: with what is taken instead."""
+    encoding = (request.head.find(b"content-encoding") or b"").decode("latin-1")
+    error = LlamactlError(
+        ErrorCode.ENCODED,
+        f"cannot read body: its Content-Encoding is '{encoding[:40]}'",
+        hint="send it as it is, not compressed",
+    )
+    _refuse(request, error, ("Accept-Encoding", "identity"))
+
+
 def _dispatch_own(request: _Request, route: "_Route") -> None:
     method = request.head.method
     if method == b"OPTIONS":
@@ -156,13 +170,18 @@ def _dispatch_own(request: _Request, route: "_Route") -> None:
 
 
 def _refuse_method(request: _Request, allow: str) -> None:
-    if request.stream is not None:
-        request.stream.close()
     error = LlamactlError(
         ErrorCode.METHOD_NOT_ALLOWED,
         f"cannot {request.head.method.decode()} '{request.head.path.decode()}': it takes {allow}",
     )
-    request.client.answer(request.head, 405, format_http_error(error), (("Allow", allow),))
+    _refuse(request, error, ("Allow", allow))
+
+
+def _refuse(request: _Request, error: LlamactlError, field: tuple[str, str]) -> None:
+    """Answer with an error that says in a header what would be taken."""
+    if request.stream is not None:
+        request.stream.close()
+    request.client.answer(request.head, error.kind.http_status, format_http_error(error), (field,))
 
 
 def _pass_on_other(request: _Request) -> None:
