@@ -514,6 +514,14 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     # --- a client that does not read ---
 
+    def is_behind(self) -> bool:
+        """Whether something that was sent has not even reached the kernel. From then on the client has to go on."""
+        transport = self._transport
+        if transport is None or not transport.get_write_buffer_size():
+            return False
+        self._watch_sending()
+        return True
+
     def _watch_sending(self) -> None:
         """What was sent waits for the client: cut it when it takes nothing for too long."""
         limit_s = self._front.settings.send_timeout_s
@@ -523,7 +531,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _check_sending(self, limit_s: float) -> None:
         self._send_timer = None
-        if self._transport is None:
+        if self._transport is None or not self._transport.get_write_buffer_size():
             return
         if self._count_unsent() != self._unsent_bytes:
             self._watch_sending()

@@ -178,6 +178,58 @@ def test_client_of_a_tunnel_that_takes_nothing_is_cut(stage: Any) -> None:
     stage(scenario)
 
 
+def test_listener_to_few_events_that_takes_nothing_is_cut_too(stage: Any) -> None:
+    """What waits for it is far from being congestion, and nothing new comes but the comment that keeps it alive."""
+
+    async def scenario(world: Any) -> None:
+        await set_limits(world, send_timeout_s=SHORT_S)
+        world.supervisor.replies[protocol.SubscribeRequest] = lambda message: protocol.ModelList(
+            id=message.id, now_s=0, models=(A,)
+        )
+        with await connect(world, tcp=False) as sock:
+            await send(sock, b"GET /models/sse HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await world.supervisor.expect(protocol.SubscribeRequest)
+            (connection,) = world.front.clients
+            world.front.subscribers._keep_alive()
+            assert connection._send_timer is None
+            while not connection._transport.get_write_buffer_size():
+                world.supervisor.send(protocol.ModelsChanged(front=world.front.settings))
+                await asyncio.sleep(0)
+            assert not connection.congested
+            world.front.subscribers._keep_alive()
+            await wait_gone(world)
+            assert find_event(world, "client cut")
+            assert not world.front.subscribers._streams
+
+    stage(scenario)
+
+
+def test_listener_that_has_caught_up_is_not_cut(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        await set_limits(world, send_timeout_s=HOUR_S)
+        world.supervisor.replies[protocol.SubscribeRequest] = lambda message: protocol.ModelList(
+            id=message.id, now_s=0, models=(A,)
+        )
+        with await connect(world, tcp=False) as sock:
+            await send(sock, b"GET /models/sse HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await world.supervisor.expect(protocol.SubscribeRequest)
+            (connection,) = world.front.clients
+            while not connection._transport.get_write_buffer_size():
+                world.supervisor.send(protocol.ModelsChanged(front=world.front.settings))
+                await asyncio.sleep(0)
+            world.front.subscribers._keep_alive()
+            timer = connection._send_timer
+            while connection._transport.get_write_buffer_size():
+                await asyncio.get_running_loop().sock_recv(sock, 1 << 16)
+            timer.cancel()
+            connection._unsent_bytes = connection._count_unsent()  # the kernel may hold what it likes
+            connection._check_sending(HOUR_S)
+            assert connection._send_timer is None
+            assert world.front.clients == {connection}
+
+    stage(scenario)
+
+
 def test_listener_to_events_that_takes_nothing_is_cut(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         await set_limits(world, send_timeout_s=SHORT_S)
