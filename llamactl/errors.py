@@ -5,6 +5,7 @@ llama-server puts into its error bodies. Code that raises names a code; nothing 
 numbers.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,6 +16,7 @@ class ErrorCode(StrEnum):
 
     INVALID_REQUEST = "invalid_request"
     TOO_LARGE = "too_large"
+    ENCODED = "encoded"
     UNKNOWN_MODEL = "unknown_model"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
@@ -36,6 +38,7 @@ class ErrorCode(StrEnum):
     PERMISSION = "permission"
     CONTEXT_SIZE = "exceed_context_size"
     NOT_SUPPORTED = "not_supported"
+    NO_STORAGE = "no_storage"
     INTERNAL = "internal"
 
 
@@ -51,6 +54,7 @@ class ErrorKind:
 ERROR_TABLE: dict[ErrorCode, ErrorKind] = {
     ErrorCode.INVALID_REQUEST: ErrorKind(400, 1, "invalid_request_error"),
     ErrorCode.TOO_LARGE: ErrorKind(413, 1, "invalid_request_error"),
+    ErrorCode.ENCODED: ErrorKind(415, 1, "invalid_request_error"),
     ErrorCode.UNKNOWN_MODEL: ErrorKind(404, 4, "not_found_error"),
     ErrorCode.NOT_FOUND: ErrorKind(404, 1, "not_found_error"),
     ErrorCode.METHOD_NOT_ALLOWED: ErrorKind(405, 1, "invalid_request_error"),
@@ -72,6 +76,7 @@ ERROR_TABLE: dict[ErrorCode, ErrorKind] = {
     ErrorCode.PERMISSION: ErrorKind(403, 1, "permission_error"),
     ErrorCode.CONTEXT_SIZE: ErrorKind(400, 1, "exceed_context_size_error"),
     ErrorCode.NOT_SUPPORTED: ErrorKind(501, 1, "not_supported_error"),
+    ErrorCode.NO_STORAGE: ErrorKind(507, 1, "unavailable_error"),
     ErrorCode.INTERNAL: ErrorKind(500, 1, "server_error"),
 }
 
@@ -104,6 +109,16 @@ class LlamactlError(Exception):
     @property
     def kind(self) -> ErrorKind:
         return ERROR_TABLE[self.code]
+
+
+_HALF_PAIR_AT_END = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}[^"\\]*"[ \t\r\n\]}]*\Z')
+
+
+def explain_json_error(data: bytes, error: Exception) -> str:
+    """Why `data` is no JSON. The decoder looks for the other half of a surrogate pair beyond the end."""
+    if _HALF_PAIR_AT_END.search(data[-16:]) and "truncated" in str(error):
+        return r"half a surrogate pair, as in \ud800 alone, is no character"
+    return str(error)
 
 
 def format_http_error(error: LlamactlError) -> dict[str, Any]:

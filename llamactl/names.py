@@ -46,6 +46,13 @@ def check_model_name(name: str) -> None:
         )
 
 
+def format_command(verb: str, name: str) -> str:
+    """A command about one model, as a shell takes it; whoever shows it in a sentence puts backticks around it."""
+    import shlex  # only whoever is in trouble needs it
+
+    return f"llamactl {verb} {'-- ' if name.startswith('-') else ''}{shlex.quote(name)}"
+
+
 def format_slug(name: str) -> str:
     """The slug of a model's name: stable, unique per name, `[a-z0-9._-]`, at most 56 characters."""
     if _PLAIN.fullmatch(name) and not _HASHED.fullmatch(name):

@@ -569,6 +569,7 @@ class FrontSettings(_Value, frozen=True, kw_only=True):
     max_body_bytes: int = 64 << 20
     head_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
+    send_timeout_s: float = 60.0
     keepalive_timeout_s: float = 120.0
     queue_timeout_s: float = 0.0
     max_queue: int = 256

@@ -159,9 +159,11 @@ class GlobalSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 64 << 20
     """Largest request body that the front takes."""
     head_timeout_s: float = 30.0
-    """How long a client may take to send the head of a request; this and the next three: 0: for ever."""
+    """How long a client may take to send the head of a request; this and the next four: 0: for ever."""
     body_timeout_s: float = 60.0
     """How long a client may stop in the middle of a body."""
+    send_timeout_s: float = 60.0
+    """How long a client may take nothing of an answer that waits for it."""
     keepalive_timeout_s: float = 120.0
     """How long a connection is kept between requests."""
     queue_timeout_s: float = 0.0

@@ -12,6 +12,7 @@ from llamactl.cli.output import complain, format_span, print_json
 from llamactl.cli.progress import ProgressLine
 from llamactl.cli.show import format_memory_table
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.names import format_command
 from llamactl.paths import Paths, acquire_paths
 from llamactl.protocol import Done, LoadRequest, MeasureRequest, PinRequest, ReloadRequest, UnloadRequest, format_memory
 
@@ -30,7 +31,7 @@ def run_load(args: argparse.Namespace) -> int:
         return _finish(line, args, "already loaded", error.model or args.name, "already loaded")
     name = done.model or args.name
     if args.no_wait:
-        return _finish(line, args, f"will be loaded: llamactl status {args.name}", name, "queued")
+        return _finish(line, args, f"will be loaded: {format_command('status', args.name)}", name, "queued")
     if not line.seen and done.seconds == 0:
         return _finish(line, args, "already loaded", name, "already loaded")
     return _finish(
@@ -57,7 +58,7 @@ def _wait_for(request: LoadRequest | UnloadRequest, line: ProgressLine, doing: s
         except BaseException as error:
             line.clear()
             if isinstance(error, KeyboardInterrupt):
-                complain(f"still {doing} in the background: llamactl status {request.model}")
+                complain(f"still {doing} in the background: {format_command('status', request.model)}")
             raise
 
 

@@ -12,6 +12,7 @@ import msgspec
 from llamactl.cli.client import Client
 from llamactl.cli.output import NOTHING, clean_text, format_bytes, format_span, format_table, print_json
 from llamactl.errors import ERROR_TABLE, ErrorCode
+from llamactl.names import format_command
 from llamactl.paths import acquire_paths
 from llamactl.protocol import (
     Breakdown,
@@ -251,11 +252,9 @@ def format_model(model: ModelStatus, now_s: float) -> str:
         add("Failure", f"{model.failure.result}, {how} {model.failure.exit_code}{again}")
         lines += [f"{'':13}{line}" for line in clean_text(model.failure.message).splitlines()]
         if model.retry_at_s > now_s:
-            add(
-                "Next try",
-                f"by a request from {format_span(model.retry_at_s - now_s)} on, or: llamactl load {model.name}",
-            )
-        add("Log", f"llamactl logs {model.name}")
+            at_once = format_command("load", model.name)
+            add("Next try", f"by a request from {format_span(model.retry_at_s - now_s)} on, or: {at_once}")
+        add("Log", format_command("logs", model.name))
     return "\n".join([*lines, "", format_memory_table(model.memory)])
 
 

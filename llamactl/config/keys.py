@@ -434,6 +434,12 @@ GLOBAL_KEYS: tuple[Key, ...] = (
     Key("head_timeout", "head_timeout_s", DURATION_OR_NEVER, "How long a client may take to send a request's head."),
     Key("body_timeout", "body_timeout_s", DURATION_OR_NEVER, "How long a client may stop in the middle of a body."),
     Key(
+        "send_timeout",
+        "send_timeout_s",
+        DURATION_OR_NEVER,
+        "How long a client may take nothing of an answer that waits for it; then its connection is cut.",
+    ),
+    Key(
         "keepalive_timeout", "keepalive_timeout_s", DURATION_OR_NEVER, "How long connections are kept between requests."
     ),
     Key(

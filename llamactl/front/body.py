@@ -128,11 +128,15 @@ class BodyStream:
                 piece, self._pieces = b"".join(self._pieces), []
             assert self._file is not None
             self._file.seek(0, 2)
-            if self._file.write(piece) != len(piece):
-                raise OSError("no space left")
+            written = self._file.write(piece)
+            while written < len(piece):  # the next attempt says why
+                written += self._file.write(piece[written:])
         except OSError as error:
+            directory = tempfile.tempdir or "/tmp"
             raise LlamactlError(
-                ErrorCode.INTERNAL, f"cannot keep body of {self.received_bytes} bytes while its model is away: {error}"
+                ErrorCode.NO_STORAGE,
+                f"cannot take body: what its model has not taken yet is kept in '{directory}': {error.strerror}",
+                hint=f"free space in '{directory}' of llamactl-front.service, or send fewer large bodies at once",
             ) from None
 
     # --- to the instance ---

@@ -6,12 +6,16 @@ sent) the kernel is asked to tell. What a client sends ahead stays undecoded byt
 file is a leaving, too: a client that shuts down its sending side will not be told from one that is gone. A refusal
 that leaves request bytes unread shuts down only our sending side and reads on for a moment: closing would reset the
 connection and take the refusal with it. One timer for each connection, armed for the earliest moment that could
-matter and looked at only then: no request pays for it.
+matter and looked at only then: no request pays for it. A second one runs while the client does not take what was sent
+to it: a sequence of the model waits behind that, and whoever waits for the model's room.
 """
 
 import asyncio
+import fcntl
 import socket
 import struct
+import sys
+import termios
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -73,11 +77,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_paused",
         "_reader",
         "_running",
+        "_send_timer",
         "_since_s",
         "_stream",
         "_timer",
         "_transport",
         "_tunnel",
+        "_unsent_bytes",
         "_wait",
         "congested",
         "peer",
@@ -108,6 +114,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._paused = 0
         self._linger: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._send_timer: asyncio.TimerHandle | None = None
+        self._unsent_bytes = 0
+        """When the timer was set."""
         self._wait = _Wait.FIRST
         self._since_s = 0.0
 
@@ -156,11 +165,15 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.congested = True
+        self._watch_sending()
         if self._running is not None:
             self._running.pause()
 
     def resume_writing(self) -> None:
         self.congested = False
+        if self._send_timer is not None and self._transport is not None and not self._transport.is_closing():
+            self._send_timer.cancel()
+            self._send_timer = None
         if self._running is not None:
             self._running.resume()
         if not self._answering:
@@ -170,10 +183,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         transport, self._transport = self._transport, None
         self._outlet = None
         self._front.clients.discard(self)
-        for timer in (self._linger, self._timer):
+        for timer in (self._linger, self._timer, self._send_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = None
+        self._timer = self._send_timer = None
         if self._paused:
             self._front.hangups.forget(self._fileno(transport))
         running, self._running = self._running, None
@@ -280,6 +293,8 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._answering = True
                 dispatch(self._front, self, head, b"", stream)
         except LlamactlError as error:
+            if error.code is ErrorCode.NO_STORAGE:
+                self._front.log.warning("body not kept", why=str(error), received_bytes=stream.received_bytes)
             self._refuse(error.kind.http_status, self._format_refusal(error))
 
     def _take_end(self) -> None:
@@ -438,7 +453,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._transport.abort()
         else:
-            self._transport.close()
+            self._close()
 
     def drain(self) -> None:
         """This process has been replaced: an idle connection has little time left for its next request."""
@@ -448,13 +463,19 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Close if nothing is being answered or read. False: it ends with its present answer."""
         if self._answering or self._head is not None or self._linger is not None or self._reader.buffered_bytes:
             return False
-        if self._transport is not None:
-            self._transport.close()
+        self._close()
         return True
 
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def _close(self) -> None:
+        """Close once the client has taken what was sent to it."""
+        if self._transport is not None:
+            self._transport.close()
+            if self._transport.get_write_buffer_size():
+                self._watch_sending()
 
     def _finish_record(self, cut: bool = False) -> None:
         record = self.record
@@ -484,12 +505,58 @@ class ClientConnection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             return
         if not unread and not self._reader.buffered_bytes and not self._paused:
-            transport.close()
+            self._close()
             return
         self._unpause(_AHEAD | _BODY)
         self._linger = self._front.loop.call_later(LINGER_S, self.abort)
         if transport.can_write_eof():
             transport.write_eof()
+
+    # --- a client that does not read ---
+
+    def is_behind(self) -> bool:
+        """Whether something that was sent has not even reached the kernel. From then on the client has to go on."""
+        transport = self._transport
+        if transport is None or not transport.get_write_buffer_size():
+            return False
+        self._watch_sending()
+        return True
+
+    def _watch_sending(self) -> None:
+        """What was sent waits for the client: cut it when it takes nothing for too long."""
+        limit_s = self._front.settings.send_timeout_s
+        if limit_s and self._send_timer is None:
+            self._unsent_bytes = self._count_unsent()
+            self._send_timer = self._front.loop.call_later(limit_s, self._check_sending, limit_s)
+
+    def _check_sending(self, limit_s: float) -> None:
+        self._send_timer = None
+        if self._transport is None or not self._transport.get_write_buffer_size():
+            return
+        if self._count_unsent() != self._unsent_bytes:
+            self._watch_sending()
+            return
+        record, running, self._running = self.record, self._running, None
+        self._front.log.info(
+            "client cut",
+            why=f"it took nothing for {limit_s:g} s",
+            unsent_bytes=self._unsent_bytes,
+            model=record.model or None,
+            request_id=record.request_id.decode("latin-1") or None,
+        )
+        if running is not None:
+            running.cancel()
+        self.break_off(after_flush=False)
+
+    def _count_unsent(self) -> int:
+        """What the client has not taken: of a Unix socket what it has not read, of a TCP connection what its machine
+        has not acknowledged. A Unix socket counts whole pieces as they were written.
+        """
+        transport = self._transport
+        assert transport is not None
+        unsent = bytearray(4)
+        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, unsent)
+        return transport.get_write_buffer_size() + int.from_bytes(unsent, sys.byteorder)
 
     # --- reading and waiting ---
 
@@ -558,7 +625,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._front.loop.time() < self._since_s + limit_s:
             self._arm()
         elif self._wait in (_Wait.FIRST, _Wait.IDLE):
-            self._transport.close()
+            self._close()
         else:
             what = "head has not come" if self._wait is _Wait.HEAD else "body has not gone on"
             if self._head is None:

@@ -12,6 +12,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from llamactl.endpoints import INSTANCE, refuse_route
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.access import TAIL_BYTES
 from llamactl.front.body import BodyStream
@@ -26,9 +27,10 @@ from llamactl.front.headers import (
     format_upstream_head,
 )
 from llamactl.front.leases import Asked, Lease
-from llamactl.front.naming import find_keep_alive, wants_stream
+from llamactl.front.naming import check_length, decode_path, find_keep_alive, wants_stream
 from llamactl.front.upstream import Upstream
 from llamactl.front.wire import RequestHead, ResponseHead
+from llamactl.names import format_command
 
 if TYPE_CHECKING:
     from llamactl.front.client import ClientConnection
@@ -100,6 +102,11 @@ class Exchange:
         touch = not self._looks_only
         lease = self._front.acquire_warm(self, self._name, touch)
         if lease is None:
+            try:
+                check_length(self._name)
+            except LlamactlError as error:
+                self.take_refusal(error)
+                return
             lease = self._front.acquire_lease(self, Asked(self._name, self._autoload, touch=touch))
         if lease is not None:
             self.take_lease(lease)
@@ -177,6 +184,8 @@ class Exchange:
             self._stop_timers()
             self.start()
             return
+        if error.code is ErrorCode.NOT_LOADED and self._head.path not in INSTANCE:
+            error = refuse_route(decode_path(self._head.path))
         if error.code not in _FOREIGN_NAMES:
             self._record.model = error.model
         status = 503 if self._looks_only and error.code is ErrorCode.NOT_LOADED else 0
@@ -305,7 +314,7 @@ class Exchange:
         error = LlamactlError(
             ErrorCode.INSTANCE_DIED,
             f"cannot finish request to '{lease.model}': {reason}",
-            hint=f"llamactl logs {lease.model}",
+            hint=f"`{format_command('logs', lease.model)}` may show why",
             model=lease.model,
         )
         self._front.log.warning("request failed", model=lease.model, reason=reason, answered=self._started)

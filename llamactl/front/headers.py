@@ -169,7 +169,7 @@ def format_answer(
 
 def format_error_fields(status: int) -> tuple[tuple[str, str], ...]:
     """Headers of an error answer: those that say "later" say when."""
-    return (("Retry-After", str(RETRY_AFTER_S)),) if status in (429, 503) else ()
+    return (("Retry-After", str(RETRY_AFTER_S)),) if status in (429, 503, 507) else ()
 
 
 def format_wire_error(status: int, message: str, added: bytes = b"") -> bytes:

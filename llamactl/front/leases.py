@@ -529,6 +529,6 @@ def _format_no_supervisor(name: str) -> LlamactlError:
     return LlamactlError(
         ErrorCode.NO_SUPERVISOR,
         f"cannot reach the supervisor for '{name}': it has not answered for {CONTROL_WAIT_S:.0f} s",
-        hint="systemctl status llamactl",
+        hint="`systemctl status llamactl` says more",
         model=name,
     )

@@ -11,10 +11,11 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.errors import ErrorCode, LlamactlError, explain_json_error
 from llamactl.front.body import BodyStream
 from llamactl.front.scan import find_delimiter, find_field_value, parse_keep_alive
 from llamactl.front.wire import RequestHead
+from llamactl.names import MAX_NAME_LENGTH
 
 _CURE = 'add "model": "NAME" to the JSON body, or ?model=NAME to the URL; GET /v1/models lists the names'
 
@@ -97,6 +98,16 @@ def require_model(head: RequestHead, body: bytes, stream: BodyStream | None = No
     return name
 
 
+def check_length(name: str) -> None:
+    """Raise LlamactlError for a name that is too long for any model: nobody shall look for it."""
+    if len(name) > MAX_NAME_LENGTH:
+        raise LlamactlError(
+            ErrorCode.UNKNOWN_MODEL,
+            f"cannot find model '{name[:40]}...': a name has at most {MAX_NAME_LENGTH} characters, this one has more",
+            hint="GET /v1/models lists the names",
+        )
+
+
 def find_query_value(query: bytes, key: str) -> str | None:
     if key.encode() not in query:
         return None
@@ -131,7 +142,8 @@ def _find_json_model(head: RequestHead, body: bytes) -> str | None:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         if b"json" not in head.content_type and find_query_value(head.query, "model"):
             return None
-        raise LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot read body: not valid JSON: {error}") from None
+        why = explain_json_error(body, error)
+        raise LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot read body: not valid JSON: {why}") from None
 
 
 def _find_form_field(content_type: bytes, body: bytes, field: bytes) -> str | None:

@@ -1,8 +1,10 @@
 """Which requests does the front answer itself, and which does it pass on?
 
 The routes of llama-server's router are answered here, from what the supervisor says; all others that name a model are
-passed on as they are, so that an endpoint that instances gain tomorrow works at once. GET requests that only look at
-a model (LOOKUPS) never load it: a scrape of metrics must not start a model.
+passed on as they are. For the routes that instances have (`endpoints`) the model is loaded; for any other one it is
+not, or a mistake in a path would drive out models to be told of it. A model that runs is asked whatever the path, so
+that an endpoint that instances gain tomorrow works at once. GET requests that only look at a model (LOOKUPS) never
+load it: a scrape of metrics must not start a model.
 """
 
 import time
@@ -10,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from llamactl import __version__
+from llamactl import __version__, endpoints
 from llamactl.errors import ErrorCode, LlamactlError, format_http_error
 from llamactl.front.body import HELD_BYTES, BodyStream
 from llamactl.front.control import Reply
 from llamactl.front.exchange import Exchange
 from llamactl.front.listing import format_model, format_model_list
 from llamactl.front.naming import (
+    check_length,
     decode_path,
     find_autoload,
     find_model,
@@ -46,30 +49,12 @@ if TYPE_CHECKING:
     from llamactl.front.client import ClientConnection
     from llamactl.front.service import Front
 
-LOOKUPS = frozenset((b"/props", b"/slots", b"/metrics", b"/health", b"/v1/health", b"/lora-adapters"))
-
-_POST_ONLY = frozenset(
-    (
-        b"/v1/chat/completions",
-        b"/chat/completions",
-        b"/v1/completions",
-        b"/completions",
-        b"/completion",
-        b"/v1/embeddings",
-        b"/embeddings",
-        b"/embedding",
-        b"/tokenize",
-        b"/detokenize",
-        b"/apply-template",
-        b"/infill",
-        b"/rerank",
-        b"/v1/rerank",
-        b"/v1/responses",
-        b"/v1/messages",
-    )
-)
+LOOKUPS = frozenset(path.encode() for path in endpoints.LOOKS if "models" not in path)
+_POSTS = frozenset(path.encode() for path in (*endpoints.GENERATIONS, *endpoints.TEXTS))
 _MODEL_PREFIX = b"/v1/models/"
 _READ = (b"GET", b"HEAD")
+_ALLOW_READ = "GET, HEAD, OPTIONS"
+_ALLOW_POST = "POST, OPTIONS"
 
 
 @dataclass(slots=True)  # not frozen: that costs a microsecond for each request
@@ -85,8 +70,11 @@ class _Request:
             return find_scanned_model(self.head, self.stream)
         return find_model(self.head, self.body)
 
-    def pass_on(self, name: str, looks_only: bool) -> None:
-        _pass_on(self.front, self.client, self.head, self.body, self.stream, name, looks_only)
+    def require_model(self) -> str:
+        return require_model(self.head, self.body, self.stream, self.front.settings.default_model)
+
+    def pass_on(self, name: str, *, loads: bool, looks_only: bool = False) -> None:
+        _pass_on(self.front, self.client, self.head, self.body, self.stream, name, loads, looks_only)
 
 
 def dispatch(
@@ -97,7 +85,7 @@ def dispatch(
     """
     default = front.settings.default_model
     if head.passed_by is front.guard:  # as the last one
-        _pass_on(front, client, head, body, stream, require_model(head, body, stream, default), looks_only=False)
+        _pass_on(front, client, head, body, stream, require_model(head, body, stream, default), loads=True)
         return
     request = _Request(front, client, head, body, stream)
     path = head.path
@@ -105,6 +93,9 @@ def dispatch(
         _refuse_host(request)
     if client.peer and head.upgrade and not front.guard.accepts_upgrade(head):
         _refuse_origin(request)
+    if head.has_body and (head.find(b"content-encoding") or b"identity").lower() != b"identity":
+        _refuse_encoding(request)
+        return
     if front.guard.is_preflight(head):
         client.answer(head, 204, None, front.guard.format_preflight(head))
         return
@@ -113,15 +104,25 @@ def dispatch(
         _dispatch_own(request, route)
     elif path.startswith(_MODEL_PREFIX) and head.method in _READ:
         name = decode_path(path[len(_MODEL_PREFIX) :])
+        check_length(name)
         _ask(request, lambda number: ListRequest(id=number, model=name), _answer_model)
     elif head.method == b"OPTIONS":
-        client.answer(head, 204, None, (("Allow", "GET, HEAD, POST, OPTIONS"),))
-    elif head.method in _READ:
-        _pass_on_read(request)
-    else:
+        allow = _ALLOW_POST if path in _POSTS else _ALLOW_READ if path in LOOKUPS else "GET, HEAD, POST, OPTIONS"
+        client.answer(head, 204, None, (("Allow", allow),))
+    elif path in _POSTS:
+        if head.method != b"POST":
+            _refuse_method(request, _ALLOW_POST)
+            return
         if not head.upgrade:
             head.passed_by = front.guard
-        _pass_on(front, client, head, body, stream, require_model(head, body, stream, default), looks_only=False)
+        request.pass_on(request.require_model(), loads=True)
+    elif path in LOOKUPS:
+        if head.method not in _READ:
+            _refuse_method(request, _ALLOW_READ)
+            return
+        request.pass_on(request.require_model(), loads=False, looks_only=True)
+    else:
+        _pass_on_other(request)
 
 
 def _refuse_host(request: _Request) -> NoReturn:
@@ -140,6 +141,17 @@ def _refuse_origin(request: _Request) -> NoReturn:
         f"cannot change protocols for a page of '{origin[:255]}'",
         hint="set cors_origins in llamactl.toml",
     )
+
+
+def _refuse_encoding(request: _Request) -> None:
+    """RFC 9110 15.5.16: with what is taken instead."""
+    encoding = (request.head.find(b"content-encoding") or b"").decode("latin-1")
+    error = LlamactlError(
+        ErrorCode.ENCODED,
+        f"cannot read body: its Content-Encoding is '{encoding[:40]}'",
+        hint="send it as it is, not compressed",
+    )
+    _refuse(request, error, ("Accept-Encoding", "identity"))
 
 
 def _dispatch_own(request: _Request, route: "_Route") -> None:
@@ -162,24 +174,27 @@ def _refuse_method(request: _Request, allow: str) -> None:
         ErrorCode.METHOD_NOT_ALLOWED,
         f"cannot {request.head.method.decode()} '{request.head.path.decode()}': it takes {allow}",
     )
-    request.client.answer(request.head, 405, format_http_error(error), (("Allow", allow),))
+    _refuse(request, error, ("Allow", allow))
 
 
-def _pass_on_read(request: _Request) -> None:
-    head = request.head
-    name = request.find_model()
-    if name:
-        request.pass_on(name, looks_only=head.path in LOOKUPS)
-    elif head.path in _POST_ONLY:
-        _refuse_method(request, "POST, OPTIONS")
-    elif head.path in LOOKUPS:
-        request.pass_on(require_model(head, b"", None, request.front.settings.default_model), looks_only=True)
-    else:
-        raise LlamactlError(
-            ErrorCode.NOT_FOUND,
-            f"cannot find '{decode_path(head.path)}': no such route here, and the request names no model",
-            hint="?model=NAME passes a request on to a model",
-        )
+def _refuse(request: _Request, error: LlamactlError, field: tuple[str, str]) -> None:
+    """Answer with an error that says in a header what would be taken."""
+    if request.stream is not None:
+        request.stream.close()
+    request.client.answer(request.head, error.kind.http_status, format_http_error(error), (field,))
+
+
+def _pass_on_other(request: _Request) -> None:
+    """A route that neither we nor instances have, as far as we know: a model that runs may say otherwise."""
+    try:
+        name = request.find_model()
+    except LlamactlError:  # what the body is like does not matter then
+        name = None
+    if not name and request.head.method not in _READ:
+        name = request.front.settings.default_model
+    if not name:
+        raise endpoints.refuse_route(decode_path(request.head.path))
+    request.pass_on(name, loads=False)
 
 
 def _pass_on(
@@ -189,11 +204,12 @@ def _pass_on(
     body: bytes,
     stream: BodyStream | None,
     name: str,
-    looks_only: bool,
+    loads: bool,
+    looks_only: bool = False,
 ) -> None:
     if name in front.unknown_names:
         name = front.settings.default_model
-    autoload = not looks_only and (not head.query or find_autoload(head.query) is not False)
+    autoload = loads and (not head.query or find_autoload(head.query) is not False)
     exchange = Exchange(front, client, head, body, name, autoload, looks_only, stream)
     client.begin(exchange)
     exchange.start()
@@ -250,7 +266,7 @@ def _answer_health(request: _Request) -> None:
     error = LlamactlError(
         ErrorCode.NO_SUPERVISOR,
         "cannot serve any model: the supervisor does not answer",
-        hint="systemctl status llamactl",
+        hint="`systemctl status llamactl` says more",
     )
     body = {**format_http_error(error), "status": "error", "reasons": ["no_supervisor"]}
     request.client.answer(request.head, 503, body, (("Retry-After", "1"),))
@@ -280,12 +296,15 @@ def _answer_model(request: _Request, reply: Reply) -> None:
 def _take_one(reply: Reply, name: str) -> ModelStatus:
     assert isinstance(reply, ModelList)
     if not reply.models:
-        raise LlamactlError(ErrorCode.UNKNOWN_MODEL, f"cannot find model '{name}'", hint="GET /v1/models", model=name)
+        raise LlamactlError(
+            ErrorCode.UNKNOWN_MODEL, f"cannot find model '{name}'", hint="GET /v1/models lists the names", model=name
+        )
     return reply.models[0]
 
 
 def _answer_load(request: _Request) -> None:
     name = require_model(request.head, request.body)
+    check_length(name)
 
     def load_unless_running(request: _Request, reply: Reply) -> None:
         model = _take_one(reply, name)
@@ -302,6 +321,7 @@ def _answer_load(request: _Request) -> None:
 
 def _answer_unload(request: _Request) -> None:
     name = require_model(request.head, request.body)
+    check_length(name)
     _ask(request, lambda number: UnloadRequest(id=number, model=name, wait=False), _answer_success)
 
 

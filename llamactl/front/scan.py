@@ -124,6 +124,8 @@ class JsonScanner:
         if self._text is not None:
             self._text += data[start:stop]
             if len(self._text) > MAX_VALUE_BYTES:
+                if self._at is _At.STRING and self._key == "model":  # it will be told that this is too long
+                    self._take_value(self._text.decode("utf-8", "replace"))
                 self._text = None
         if stop == end:
             return stop
@@ -284,7 +286,7 @@ class FormScanner:
             return True
         end = buffer.find(b"\r\n" + delimiter)
         name = find_field_value(buffer[: end if end >= 0 else None], b"model")
-        if end >= 0 and name is not None:
+        if name is not None and (end >= 0 or len(name) > MAX_VALUE_BYTES):
             self.model = name.decode("utf-8", "replace")
             self.done = True
         elif end >= 0 or len(buffer) > MAX_VALUE_BYTES + len(delimiter) + 2:

@@ -23,6 +23,7 @@ from llamactl.front.subscribers import Subscribers
 from llamactl.front.tally import Tally
 from llamactl.front.upstream import UpstreamPool
 from llamactl.front.wire import RequestHead
+from llamactl.names import MAX_NAME_LENGTH
 from llamactl.protocol import (
     Failure,
     FrontSettings,
@@ -156,6 +157,8 @@ class Front:
 
     def note_unknown(self, name: str) -> None:
         """The supervisor knows no model of this name: the default one stands in, without asking again."""
+        if len(name) > MAX_NAME_LENGTH:
+            return
         if len(self.unknown_names) >= MAX_UNKNOWN_NAMES:
             self.unknown_names.clear()
         self.unknown_names.add(name)

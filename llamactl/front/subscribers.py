@@ -3,7 +3,8 @@
 The front asks the supervisor to tell it of changes when the first client wants to know, and from then on for good: a
 client that comes back must find what it missed. Each client goes through the log at its own pace; one that does not
 read is sent nothing more until it does, and the whole picture when the log has forgotten what it missed. So a slow
-client costs no memory. A stop ends all of these streams at once: they never end by themselves.
+client costs no memory, and one that takes nothing at all is cut by its connection. A stop ends all of these streams at
+once: they never end by themselves.
 """
 
 import asyncio
@@ -145,7 +146,7 @@ class EventStream:
             self._send(events)
 
     def keep_alive(self) -> None:
-        if not self._was_sent and not self._client.congested:
+        if not self._client.is_behind() and not self._was_sent:
             self._send(b": keep-alive\n\n")
         self._was_sent = False
 

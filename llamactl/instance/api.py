@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from llamactl import endpoints
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.activity import Activity
 from llamactl.instance.answers import StreamedText, WholeEmbedding, WholeText, send_error, wait_for_disconnect
@@ -55,39 +56,28 @@ class Api:
         self.service: Service | None = None
 
     def build_app(self) -> ASGIApp:
-        engine: dict[str, Handler] = {
-            "/v1/chat/completions": self._answer_chat,
-            "/chat/completions": self._answer_chat,
-            "/v1/completions": self._answer_completion,
-            "/completion": self._answer_native,
-            "/completions": self._answer_native,
-            "/infill": self._answer_infill,
-            "/v1/embeddings": self._answer_embedding,
-            "/embedding": self._answer_native_embedding,
-            "/embeddings": self._answer_native_embedding,
-            "/v1/rerank": self._answer_ranking,
-            "/v1/reranking": self._answer_ranking,
-            "/rerank": self._answer_ranking,
-            "/reranking": self._answer_ranking,
+        handlers: dict[str, Handler] = {
+            "chat": self._answer_chat,
+            "completion": self._answer_completion,
+            "native_completion": self._answer_native,
+            "infill": self._answer_infill,
+            "embedding": self._answer_embedding,
+            "native_embedding": self._answer_native_embedding,
+            "ranking": self._answer_ranking,
+            "tokenize": self._tokenize,
+            "detokenize": self._detokenize,
+            "template": self._apply_template,
+            "health": self._show_health,
+            "models": self._list_models,
+            "props": self._show_props,
+            "slots": self._show_slots,
+            "metrics": self._show_metrics,
         }
-        texts: dict[str, Handler] = {
-            "/tokenize": self._tokenize,
-            "/detokenize": self._detokenize,
-            "/apply-template": self._apply_template,
-        }
-        looks: dict[str, Handler] = {
-            "/health": self._show_health,
-            "/v1/health": self._show_health,
-            "/v1/models": self._list_models,
-            "/models": self._list_models,
-            "/props": self._show_props,
-            "/slots": self._show_slots,
-            "/metrics": self._show_metrics,
-        }
+        posts = {**endpoints.GENERATIONS, **endpoints.TEXTS}
         app = Starlette(
             routes=[
-                *(Route(path, handler, methods=["POST"]) for path, handler in {**engine, **texts}.items()),
-                *(Route(path, handler, methods=["GET"]) for path, handler in looks.items()),
+                *(Route(path, handlers[word], methods=["POST"]) for path, word in posts.items()),
+                *(Route(path, handlers[word], methods=["GET"]) for path, word in endpoints.LOOKS.items()),
             ],
             exception_handlers={
                 LlamactlError: _handle_error,
@@ -96,7 +86,8 @@ class Api:
                 Exception: _handle_bug,
             },
         )
-        return self._count_requests(app, frozenset(engine))
+        app.router.redirect_slashes = False  # a POST that is redirected is a GET to many a client
+        return self._count_requests(app, frozenset(endpoints.GENERATIONS))
 
     def _count_requests(self, app: ASGIApp, paths: frozenset[str]) -> ASGIApp:
         activity = self._activity
@@ -322,7 +313,7 @@ async def _handle_http_exception(request: Request, error: Exception) -> Any:
     if error.status_code == 405:
         message = f"{request.method} is not a method of {request.url.path}"
         return _ErrorResponse(LlamactlError(ErrorCode.METHOD_NOT_ALLOWED, message))
-    return _ErrorResponse(LlamactlError(ErrorCode.NOT_FOUND, f"no route {request.url.path}"))
+    return _ErrorResponse(endpoints.refuse_route(request.url.path))
 
 
 async def _handle_bug(_request: Request, error: Exception) -> Any:

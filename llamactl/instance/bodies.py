@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.errors import ErrorCode, LlamactlError, explain_json_error
 
 
 class TextPart(msgspec.Struct, frozen=True):
@@ -224,7 +224,7 @@ def parse_body(data: bytes, kind: type[Body]) -> Body:
             # JSON has one kind of number, and some languages write 5 as 5.0.
             with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                 return msgspec.convert(_write_whole_numbers(msgspec.json.decode(data)), type=kind)
-        raise refuse(f"cannot read the request body: {error}") from None
+        raise refuse(f"cannot read the request body: {explain_json_error(data, error)}") from None
 
 
 def _write_whole_numbers(value: Any) -> Any:

@@ -385,6 +385,11 @@ def _import_server() -> None:
 async def _serve_http(listener: socket.socket, app: object) -> AsyncIterator[None]:
     """Serves while the body runs; afterwards lets the responses that were under way end."""
     import uvicorn
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    class Protocol(HttpToolsProtocol):
+        def _unsupported_upgrade_warning(self) -> None:
+            """Whoever asks for WebSocket is told by the answer; the journal would be told to install something."""
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager
@@ -395,7 +400,7 @@ async def _serve_http(listener: socket.socket, app: object) -> AsyncIterator[Non
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
         loop="none",
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="off",
         interface="asgi3",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llamactl.errors import ErrorCode
+from llamactl.names import MAX_NAME_LENGTH, format_command
 from llamactl.protocol import Breakdown, LoadFailure, RowKind
 from llamactl.sched.core import Core
 from llamactl.sched.events import Refuse
@@ -40,7 +41,8 @@ def list_names(names: tuple[str, ...], limit: int = 4) -> str:
 
 
 def refuse_unknown(core: Core, name: str) -> Refuse:
-    similar = difflib.get_close_matches(name, core.names, n=3, cutoff=0.6) if len(core.names) <= 2000 else []
+    is_searched = len(core.names) <= 2000 and len(name) <= MAX_NAME_LENGTH
+    similar = difflib.get_close_matches(name, core.names, n=3, cutoff=0.6) if is_searched else []
     hint = (
         f"did you mean {' or '.join(repr(match) for match in similar)}?"
         if similar
@@ -56,7 +58,7 @@ def refuse_invalid(model: Model, doing: str = "start") -> Refuse:
 
 
 def refuse_not_loaded(model: Model, doing: str, why: str = "it is not loaded") -> Refuse:
-    hint = f"`llamactl load {model.name}` loads it" if doing == "use" else ""
+    hint = f"`{format_command('load', model.name)}` loads it" if doing == "use" else ""
     return Refuse(_ANY, ErrorCode.NOT_LOADED, f"cannot {doing} {model.name!r}: {why}", hint, model.name)
 
 
@@ -80,13 +82,15 @@ def refuse_failed(model: Model, failure: LoadFailure, now: float) -> Refuse:
     }
     how = f"{failure.result} {failure.exit_code}" if failure.exit_code else failure.result
     message = f"cannot start {model.name!r}: {failure.message or 'its unit ended'} ({how})"
-    hint = f"requests may try again in {wait_s:.0f} s; `llamactl load {model.name}` tries at once" if wait_s else ""
+    at_once = format_command("load", model.name)
+    hint = f"requests may try again in {wait_s:.0f} s; `{at_once}` tries at once" if wait_s else ""
     return Refuse(_ANY, ErrorCode.LOAD_FAILED, message, hint, model.name, details)
 
 
 def refuse_measure_failed(model: Model) -> Refuse:
     message = f"cannot measure {model.name!r}: {model.measure_error}"
-    return Refuse(_ANY, ErrorCode.MEASURE_FAILED, message, f"`llamactl logs {model.name}` shows more", model.name)
+    hint = f"`{format_command('logs', model.name)}` shows more"
+    return Refuse(_ANY, ErrorCode.MEASURE_FAILED, message, hint, model.name)
 
 
 def refuse_pinned(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]) -> Refuse:

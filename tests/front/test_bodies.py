@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llamactl import protocol
+from llamactl.front import body as body_module
 from llamactl.front import exchange as exchange_module
 from tests.front.conftest import format_post, read_chunk, read_head
 
@@ -180,6 +182,41 @@ def test_slow_instance_holds_the_client_instead_of_memory(stage: Any) -> None:
             await asyncio.sleep(0)
         gate.set()
         server.close()
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "identity, gzip"])
+@pytest.mark.parametrize("size", [100, LARGE])
+def test_compressed_body_is_refused_with_what_is_taken(stage: Any, encoding: str, size: int) -> None:
+    async def scenario(world: Any) -> None:
+        (await world.add_model("a")).answer_all(b"taken")
+        for body in (b"\x1f\x8b" + os.urandom(size), make_body(size=size), make_body(size=size, late=True)):
+            client = await world.connect()
+            response = await client.post(CHAT, body, f"Content-Encoding: {encoding}")
+            error = response.json()["error"]
+            assert (response.status, error["code"], response.headers["accept-encoding"]) == (415, 415, "identity")
+            assert encoding in error["message"]
+        client = await world.connect()
+        assert (await client.post(CHAT, make_body(size=size), "Content-Encoding: Identity")).body == b"taken"
+        assert len(world.front.leases.leases()) == 1
+
+    stage(scenario)
+
+
+def test_body_that_finds_no_space_is_refused_with_what_is_so(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: Any) -> None:
+        monkeypatch.setattr(body_module.tempfile, "TemporaryFile", lambda **_: FileIO("/dev/full", "wb+"))
+        monkeypatch.setattr(body_module.tempfile, "tempdir", "/tmp/full")
+        await world.add_model("a")
+        client = await world.connect()
+        response = await client.post(CHAT, make_body(late=True))
+        error = response.json()["error"]
+        assert (response.status, error["code"], error["type"]) == (507, 507, "unavailable_error")
+        assert response.headers["retry-after"] == "5"
+        assert "kept in '/tmp/full': No space left on device; free space" in error["message"]
+        (warning,) = [event for event in world.events if event["event"] == "body not kept"]
+        assert (warning["level"], warning["why"]) == ("warning", error["message"])
 
     stage(scenario)
 

@@ -5,8 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from llamactl import protocol
+from llamactl import endpoints, protocol
 from llamactl.protocol import LoadFailure, ModelList, ModelStatus, State
+from tests.front.conftest import format_post
+from tests.front.test_guard import configure
 
 MODELS = (
     ModelStatus(name="a", state=State.READY, aliases=("x/y",), path="/m/a.gguf"),
@@ -125,7 +127,16 @@ def test_health_and_props_are_the_routers(stage: Any) -> None:
         (b"GET /nothing HTTP/1.1", 404, None),
         (b"GET / HTTP/1.1", 404, None),
         (b"GET /slots HTTP/1.1", 400, None),
-        (b"POST /nothing HTTP/1.1", 400, None),
+        (b"POST /nothing HTTP/1.1", 404, None),
+        (b"POST /v1/responses HTTP/1.1", 404, None),
+        (b"GET /v1/chat/completions?model=a HTTP/1.1", 405, "POST, OPTIONS"),
+        (b"DELETE /v1/chat/completions HTTP/1.1", 405, "POST, OPTIONS"),
+        (b"TRACE /tokenize HTTP/1.1", 405, "POST, OPTIONS"),
+        (b"PUT /infill?model=a HTTP/1.1", 405, "POST, OPTIONS"),
+        (b"POST /slots?model=a HTTP/1.1", 405, "GET, HEAD, OPTIONS"),
+        (b"POST /props?model=a HTTP/1.1", 405, "GET, HEAD, OPTIONS"),
+        (b"OPTIONS /v1/completions HTTP/1.1", 204, "POST, OPTIONS"),
+        (b"OPTIONS /slots HTTP/1.1", 204, "GET, HEAD, OPTIONS"),
     ],
     ids=str,
 )
@@ -138,6 +149,7 @@ def test_routes_and_methods_that_are_not_there(stage: Any, raw: bytes, status: i
             assert response.headers.get("allow") == allow
             if status >= 400:
                 assert response.json()["error"]["code"] == status
+        assert world.supervisor.count(protocol.LeaseRequest) == 0
 
     stage(scenario)
 
@@ -178,12 +190,82 @@ def test_autoload_can_be_switched_off(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         client = await world.connect()
         client.writer.write(
-            b'POST /v1/x?autoload=false HTTP/1.1\r\nHost: localhost\r\nContent-Length: 13\r\n\r\n{"model":"a"}'
+            b'POST /infill?autoload=false HTTP/1.1\r\nHost: localhost\r\nContent-Length: 13\r\n\r\n{"model":"a"}'
         )
         request = await world.supervisor.expect(protocol.LeaseRequest)
         assert not request.autoload
         world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot answer"))
         assert (await client.read_response()).status == 400
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize("path", [*endpoints.GENERATIONS, *endpoints.TEXTS])
+def test_model_is_loaded_for_the_routes_that_instances_have(stage: Any, path: str) -> None:
+    async def scenario(world: Any) -> None:
+        client = await world.connect()
+        client.writer.write(format_post(path, {"model": "a"}))
+        assert (await world.supervisor.expect(protocol.LeaseRequest)).autoload
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("POST", "/v1/responses"),
+        ("POST", "/v1/messages?autoload=true"),
+        ("POST", "/api/chat"),
+        ("POST", "/v1/images/generations"),
+        ("POST", "/v1/chat/completions/"),
+        ("GET", "/new/thing?model=a"),
+        ("PUT", "/new/thing"),
+        ("DELETE", "/slots/0?model=a"),
+    ],
+)
+def test_no_model_is_loaded_for_a_route_that_instances_lack(stage: Any, method: str, target: str) -> None:
+    async def scenario(world: Any) -> None:
+        client = await world.connect()
+        for _ in range(2):
+            client.writer.write(format_post(target, {"model": "a"}).replace(b"POST", method.encode(), 1))
+            request = await world.supervisor.expect(protocol.LeaseRequest)
+            assert (request.model, request.autoload) == ("a", False)
+            world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot use 'a'"))
+            response = await client.read_response()
+            error = response.json()["error"]
+            assert (response.status, error["code"], error["type"]) == (404, 404, "not_found_error")
+            assert error["message"].startswith(f"cannot find '{target.partition('?')[0]}': no such route; ")
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize("size", [129, 50_000, 200_000])
+@pytest.mark.parametrize("default", ["", "a"])
+def test_name_that_is_too_long_for_any_model_is_told_so(stage: Any, size: int, default: str) -> None:
+    async def scenario(world: Any) -> None:
+        (await world.add_model("a")).answer_all(b"default")
+        await configure(world, default_model=default)
+        name = "n" * size
+        form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n--b--\r\n' % name.encode()
+        posts = [
+            format_post("/infill", {"model": name}),
+            format_post("/infill", form, "Content-Type: multipart/form-data; boundary=b"),
+        ]
+        if not default and size < 10_000:
+            posts += [
+                format_post("/models/load", {"model": name}),
+                format_post("/models/unload", {"model": name}),
+                f"GET /v1/models/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(),
+            ]
+        for post in posts:
+            response = await (await world.connect()).request(post)
+            if default:
+                assert response.body == b"default"
+            else:
+                message = response.json()["error"]["message"]
+                assert (response.status, "at most 128 characters" in message, len(message) < 200) == (404, True, True)
+        assert not any(len(name) > 128 for name in world.front.unknown_names)
+        assert all(getattr(message, "model", "a") == "a" for message in world.supervisor.log)
 
     stage(scenario)
 

@@ -32,6 +32,18 @@ def test_instance_that_dies_before_its_answer_is_a_502(stage: Any) -> None:
     stage(scenario)
 
 
+def test_502_shows_a_command_that_a_shell_understands(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        instance = await world.add_model("Smol LM ü")
+        client = await world.connect()
+        client.writer.write(format_post(CHAT, {"model": "Smol LM ü"}))
+        (await instance.call()).die()
+        message = (await client.read_response()).json()["error"]["message"]
+        assert message.endswith("; `llamactl logs 'Smol LM ü'` may show why")
+
+    stage(scenario)
+
+
 def test_instance_that_dies_with_a_kept_connection_is_a_502(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         instance = await world.add_model("a")

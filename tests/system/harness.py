@@ -72,6 +72,7 @@ class Llamactl:
     def write_settings(self, **settings: Any) -> None:
         PATHS.config_dir.mkdir(parents=True, exist_ok=True)
         settings.setdefault("min_resident", 0)  # tests that are not about it need not wait for it
+        settings.setdefault("send_timeout", 0)  # a stream that is not read keeps a model busy
         PATHS.config_file.write_text(tomli_w.dumps(settings))
 
     def write_models(self, file: str = "test.toml", **models: dict[str, Any]) -> None:

@@ -1,0 +1,23 @@
+"""What a body that cannot be read is told."""
+
+import pytest
+
+from llamactl.errors import LlamactlError
+from llamactl.instance.bodies import CompletionBody, parse_body
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (rb'{"prompt":"\ud800"}', "half a surrogate pair"),
+        (rb'{"prompt":"\ud83d\ude00', "truncated"),
+        (rb'{"prompt":"\ud800 and so on"}', "surrogate pair"),
+    ],
+)
+def test_half_a_surrogate_pair_is_called_that(body: bytes, why: str) -> None:
+    with pytest.raises(LlamactlError, match=why):
+        parse_body(body, CompletionBody)
+
+
+def test_whole_surrogate_pair_is_a_character() -> None:
+    assert parse_body(rb'{"prompt":"\ud83d\ude00"}', CompletionBody).prompt == "😀"

@@ -1,0 +1,38 @@
+"""What the instance's HTTP server does beside its routes."""
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from llamactl.instance.serve import _bind_socket, _serve_http
+
+UPGRADE = (
+    b"GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def test_web_socket_is_answered_as_a_plain_request_and_nothing_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def run() -> bytes:
+        listener: socket.socket = _bind_socket(tmp_path / "http.sock")
+        async with _serve_http(listener, answer):
+            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "http.sock"))
+            writer.write(UPGRADE)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 15)
+            writer.close()
+        return head
+
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(run()).startswith(b"HTTP/1.1 404 ")
+    assert caplog.records == []
