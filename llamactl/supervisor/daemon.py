@@ -84,6 +84,8 @@ class Supervisor:
         self._settled = asyncio.Event()
         self._started = False
         """All units that run were found."""
+        self._stopping = False
+        """Nothing is decided any more: what ends from now on (connections, tasks) ends because this daemon does."""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails when the scheduler has: its state can be trusted no more, and a new supervisor finds all it needs
         in systemd.
@@ -109,7 +111,10 @@ class Supervisor:
         self._warn_unenforced()
 
     async def stop(self) -> None:
-        """End the daemon's own connections; instances and their streams go on."""
+        """End the daemon's own connections; instances, their streams and their loads go on. What clients waited for,
+        their fronts ask the next supervisor.
+        """
+        self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
         self._watchers.close()
@@ -183,6 +188,8 @@ class Supervisor:
 
     def dispatch(self, event: events.Event) -> None:
         """Have the scheduler handle an event, and everything that follows from it at once."""
+        if self._stopping:
+            return
         self._events.append(event)
         if self._dispatching:
             return

@@ -4,6 +4,7 @@ The instance: the answers that it was giving. The front: the connections that ar
 """
 
 import json
+import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tests.system import journal
 from tests.system.client import count_tokens
-from tests.system.harness import PATHS, STARTED, STARTING, Llamactl, kill_hard, show
+from tests.system.harness import PATHS, STARTED, STARTING, Llamactl, kill_hard, run, show
 
 LONG = 2000
 SPEC = {"ctx": 4096, "parallel": 1}
@@ -135,6 +136,25 @@ def test_model_that_is_busy_during_a_restart_stays_busy(two: Llamactl) -> None:
         assert count_tokens([first, *stream.read_rest()]) == LONG
         assert second.result(60).status == 200
     assert list(two.list_loaded()) == ["b"]
+
+
+def test_restarted_supervisor_goes_on_with_a_load_that_a_request_waits_for(two: Llamactl) -> None:
+    gate = Path("/srv/gate")
+    os.mkfifo(gate, 0o644)
+    try:
+        two.write_drop_in("llamactl-model@b.service", f"[Service]\nExecStartPre=/bin/cat {gate}\n")
+        with ThreadPoolExecutor() as pool:
+            answer = pool.submit(two.chat, "b")
+            journal.wait_entry(two.cursor, MESSAGE_ID=STARTING, UNIT="llamactl-model@b.service")
+            invocation = show("llamactl-model@b.service", "InvocationID")
+            run("systemctl", "restart", "llamactl.service")
+            gate.write_bytes(b"")
+            assert answer.result(60).status == 200
+    finally:
+        gate.unlink()
+    assert show("llamactl-model@b.service", "InvocationID") == invocation
+    assert two.read_events("load_cancelled") == []
+    assert two.read_events("stop_failed") == []
 
 
 def test_new_supervisor_measures_nothing_again(two: Llamactl) -> None:
