@@ -7,9 +7,10 @@ nothing: they tell a user why a load failed.
 
 import ctypes
 import os
+import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from llamactl.instance.library import NO_LOG, llama
@@ -18,6 +19,18 @@ _WARN, _ERROR, _CONTINUE = 3, 4, 5
 _KEPT_LINES = 8
 _KEPT_CHARS = 400
 _MAX_CAPTURED = 1 << 16
+
+_WHO = r"(?:[a-z]\w*_\w*(?:::\w+)*: )*"
+_SPEAKER = re.compile(rf"{_WHO}(?:error loading model: )?{_WHO}")
+"""The functions of llama.cpp that a line begins with."""
+_CONCLUSION = re.compile(r"failed to (?:load model|read header)\b")
+"""What callers add to the error of a function that they called."""
+
+
+def choose_reasons(lines: Iterable[str]) -> list[str]:
+    """What error lines say went wrong, without who says so and what follows from it."""
+    said = list(dict.fromkeys(_SPEAKER.sub("", line, count=1) for line in lines))
+    return [line for line in said if not _CONCLUSION.match(line)] or said
 
 
 class LlamaLog:
@@ -50,8 +63,8 @@ class LlamaLog:
         self._errors.clear()
 
     def explain(self) -> str:
-        """The error lines since `forget`, first things first; empty when there were none."""
-        return "; ".join(self._errors)
+        """The errors since `forget`, first things first; empty when there were none."""
+        return "; ".join(choose_reasons(self._errors))
 
     def _take(self, level: int, text: bytes, _data: ctypes.c_void_p) -> None:
         if level != _CONTINUE:

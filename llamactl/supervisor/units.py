@@ -23,6 +23,7 @@ from llamactl.protocol import LoadFailure
 from llamactl.sched.events import StartInstance, StartMeasure
 from llamactl.settings import GlobalSettings, ModelSettings, decode_spec
 from llamactl.share import python_paths
+from llamactl.supervisor.lastwords import acquire_last_words
 from llamactl.systemd.host import acquire_gpu_groups
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.manager import Manager, ManagerError
@@ -32,8 +33,6 @@ from llamactl.systemd.units import RESULT_UNKNOWN, UnitEnded, UnitEvent, UnitSna
 NOT_STARTED = "start"
 STOPPED = "stopped"
 """Results that are not systemd's: it refused the start; it ended well but before it had anything to say."""
-LOG_LINES = 5
-LOG_TIMEOUT_S = 3.0
 LISTING_TIMEOUT_S = 30.0
 
 _log = get_logger()
@@ -255,7 +254,7 @@ class Units:
             return
         if run.role is Role.MODEL:
             self._failed.add(run.slug)
-        message = run.error or await acquire_log_tail(run.unit) or event.status_text
+        message = run.error or await acquire_last_words(run.unit, run.generation) or event.status_text
         # What systemd or the kernel did to it is the reason; its last lines may be about something else.
         if done_to_it := explain_result(event.result, event.exit_code):
             source = "it said" if run.error else "its last lines"
@@ -290,25 +289,3 @@ def _adopt(snapshot: UnitSnapshot) -> Run | None:
         )
         return None
     return Run(snapshot.role, snapshot.slug, generation, settings, pid=snapshot.main_pid)
-
-
-async def acquire_log_tail(unit: str) -> str:
-    """The last lines that a unit logged, joined by " | "; empty where the journal cannot say."""
-    command = ("journalctl", "--no-pager", "--quiet", "--output=cat", f"--lines={LOG_LINES}", f"_SYSTEMD_UNIT={unit}")
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-    except OSError:
-        return ""
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), LOG_TIMEOUT_S)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        return ""
-    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
-    return " | ".join(lines[-LOG_LINES:])[-2000:]

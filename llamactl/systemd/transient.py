@@ -184,7 +184,7 @@ def choose_listing_properties(
         log_level=log_level,
     )
     properties["Description"] = "llamactl listing of devices"
-    properties["LogExtraFields"] = [f"LLAMACTL_ROLE={Role.MEASURE}"]
+    properties["LogExtraFields"] = _choose_log_fields(Role.MEASURE, generation, "")
     properties["Environment"] += ["LLAMACTL_DEVICES_ONLY=1", f"LLAMACTL_DEVICE_IDS={json.dumps(dict(ids))}"]
     return properties
 
@@ -271,12 +271,16 @@ def _choose_common(
         "LimitCORE": 0,
         "LimitMEMLOCK": INFINITY,  # pinned host memory; systemd takes less where it may not raise it
         "SyslogIdentifier": f"llamactl-{slug}",
-        "LogExtraFields": [
-            f"LLAMACTL_ROLE={role}",
-            # systemd 252 writes it unquoted: after a daemon-reload another name would be cut, with a warning.
-            *([f"LLAMACTL_MODEL={settings.name}"] if _ONE_WORD.fullmatch(settings.name) else []),
-        ],
+        "LogExtraFields": _choose_log_fields(role, environment.get("LLAMACTL_GENERATION", ""), settings.name),
     }
+
+
+def _choose_log_fields(role: Role, generation: str, model: str) -> list[str]:
+    """What the journal notes with each line of a unit. systemd 252 writes them unquoted: after a daemon-reload what is
+    not one word would be cut, with a warning.
+    """
+    fields = {"LLAMACTL_ROLE": str(role), "LLAMACTL_GENERATION": generation, "LLAMACTL_MODEL": model}
+    return [f"{name}={value}" for name, value in fields.items() if _ONE_WORD.fullmatch(value)]
 
 
 def _choose_sandbox(

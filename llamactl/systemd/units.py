@@ -110,6 +110,8 @@ def explain_result(result: str, exit_code: int) -> str:
         name = Signals(exit_code).name
     except ValueError:
         name = f"signal {exit_code}"
+    if name == "SIGBUS":  # what llama.cpp maps is the model file
+        return "crashed with SIGBUS: its model file was shortened or could not be read"
     return f"crashed with {name}" if name in _CRASHES else f"was killed with {name}"
 
 

@@ -5,6 +5,7 @@ The instance: the answers that it was giving. The front: the connections that ar
 
 import json
 import os
+import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -65,6 +66,23 @@ def test_killed_instance_is_listed_with_its_signal(two: Llamactl) -> None:
     assert failure["exit_code"] == 9
     assert failure["message"].startswith("was killed with SIGKILL")
     assert two.list_loaded() == {}
+
+
+def test_reason_of_a_crash_is_what_this_run_said_without_frames(two: Llamactl) -> None:
+    two.write_drop_in("llamactl-model@b.service", "[Service]\nExecStartPre=/bin/echo run-${INVOCATION_ID}\n")
+    runs = []
+    for _ in range(2):
+        two.cli("load", "b")
+        cursor = journal.acquire_cursor()
+        runs.append(show("llamactl-model@b.service", "InvocationID"))
+        os.kill(two.list_loaded()["b"]["pid"], signal.SIGBUS)
+        journal.wait_entry(cursor, LLAMACTL_EVENT="instance_crashed", LLAMACTL_MODEL="b")
+    message = two.list_models()["b"]["failure"]["message"]
+    assert message.startswith("crashed with SIGBUS: its model file was shortened or could not be read")
+    assert f"run-{runs[1]}" in message
+    assert runs[0] not in message
+    for word in ("File ", "Thread", "Extension modules"):
+        assert word not in message
 
 
 # --- the front ---

@@ -153,7 +153,7 @@ def test_model_name_goes_into_log_fields_only_where_it_survives_a_daemon_reload(
     assert "LLAMACTL_MODEL=org/a-1:q4" in choose(msgspec.structs.replace(SETTINGS, name="org/a-1:q4"))["LogExtraFields"]
     for name in ("two words", 'a"b', "100%", "back\\slash"):
         fields = choose(msgspec.structs.replace(SETTINGS, name=name))["LogExtraFields"]
-        assert fields == ["LLAMACTL_ROLE=model"], name
+        assert fields == ["LLAMACTL_ROLE=model", "LLAMACTL_GENERATION=g"], name
 
 
 def test_moved_runtime_directory_is_used_throughout() -> None:

@@ -12,6 +12,7 @@ from llamactl.systemd.units import explain_result
         ("signal", 15, "was killed with SIGTERM"),
         ("signal", 11, "crashed with SIGSEGV"),
         ("core-dump", 6, "crashed with SIGABRT"),
+        ("signal", 7, "crashed with SIGBUS: its model file was shortened or could not be read"),
         ("signal", 200, "was killed with signal 200"),
         ("watchdog", 6, "gave no sign of life and was killed by the watchdog"),
         ("oom-kill", 9, "was killed because memory ran out"),
