@@ -7,6 +7,7 @@ supervisor finds in systemd with what each instance was started.
 """
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -214,6 +215,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, ModelSettings] = {}
     invalid: dict[str, InvalidModel] = {}
     problems: tuple[Problem, ...] = ()
+    defaults: dict[str, Any] = {}
+    """Fields that `[defaults]` sets, for the next read: what it cannot use then stays as it is here."""
+    unusable: tuple[str, ...] = ()
+    """Keys that `llamactl.toml` sets to something that cannot be used, and that had no value before: not in force."""
 
     def resolve(self, name: str) -> str | None:
         """The model's own name for a name or an alias; None where there is no such model. Invalid models are found

@@ -4,7 +4,7 @@ Only what differs, key by key, as `host_budget: 24 GiB -> 300 MiB`. A key that i
 single devices are told one by one.
 """
 
-from llamactl.config.keys import GLOBAL_KEYS, Key
+from llamactl.config.keys import GLOBAL_KEYS, MARGINS, Key
 from llamactl.config.units import format_size
 from llamactl.settings import GlobalSettings
 
@@ -21,12 +21,14 @@ def describe_changes(before: GlobalSettings, after: GlobalSettings) -> tuple[str
                 if old.get(name) != new.get(name):
                     changes.append(f"{key.name}.{name}: {_show_size(old.get(name))} -> {_show_size(new.get(name))}")
         else:
-            changes.append(f"{key.name}: {_show(key, old)} -> {_show(key, new)}")
+            changes.append(f"{key.name}: {show_setting(key, old)} -> {show_setting(key, new)}")
     return tuple(changes)
 
 
-def _show(key: Key, value: object) -> str:
+def show_setting(key: Key, value: object) -> str:
     """As the documentation shows defaults, without its marks."""
+    if key.kind is MARGINS and isinstance(value, dict):
+        return ", ".join(f"{name} {_show_size(size)}" for name, size in sorted(value.items())) or "unset"
     return key.kind.format(value).strip("`").strip('"') or "unset"
 
 

@@ -4,20 +4,33 @@
 becomes invalid, and the rest works. Names are taken in the order of the files, tables that name a model before models
 found in directories; who comes second loses. A file that cannot be read as TOML hides which models it has. When an
 older Config is given, that file's models stay as they were: an editor's half-written file must not take running
-models down.
+models down. Likewise a key of llamactl.toml that cannot be used keeps its value of before: a typo in a limit must not
+take the limit away. Without an older Config there is nothing to keep, and `Config.unusable` names what is not in force.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from llamactl.config.assemble import Draft, assemble_config
+from llamactl.config.changes import show_setting
 from llamactl.config.discover import Found, find_models, parse_model_stem
-from llamactl.config.keys import DEFAULT_KEYS, DIRECTORY_KEYS, GLOBAL_KEYS, MODEL_KEYS, SINGLE_MODEL_KEYS, show_value
-from llamactl.config.read import describe_os_error, list_model_files, read_toml
-from llamactl.config.tables import Place, parse_table
+from llamactl.config.keys import (
+    DEFAULT_KEYS,
+    DIRECTORY_KEYS,
+    GLOBAL_KEYS,
+    MODEL_KEYS,
+    SINGLE_MODEL_KEYS,
+    Key,
+    show_value,
+)
+from llamactl.config.read import UnreadableError, describe_os_error, list_model_files, read_text, read_toml
+from llamactl.config.tables import Place, find_close_key, parse_table
 from llamactl.paths import Paths
-from llamactl.settings import Config, GlobalSettings, Problem
+from llamactl.settings import Config, GlobalSettings, ModelSettings, Problem
 
 _IN_MODELS_D = "models stand in files of their own, in models.d/NAME.toml"
 _IN_GLOBAL = "this key stands in llamactl.toml, which is for the whole machine"
@@ -34,8 +47,11 @@ def load_config(paths: Paths, previous: Config | None = None) -> Config:
     if table is None and previous is not None:
         kept = problems[0].message + "; nothing of the configuration was changed"
         first = Problem(file=problems[0].file, where=problems[0].where, message=kept)
-        return Config(settings=previous.settings, models=previous.models, invalid=previous.invalid, problems=(first,))
-    settings, defaults = _read_globals(table or {}, str(paths.config_file), problems)
+        return replace(previous, problems=(first,))
+    machine = _read_globals(table or {}, str(paths.config_file), problems, previous)
+    if table is None:
+        machine.unusable += _list_hidden_keys(paths.config_file)
+    defaults = machine.defaults
     drafts: list[Draft] = []
     directories: list[_Directory] = []
     kept_files: set[str] = set()
@@ -52,23 +68,98 @@ def load_config(paths: Paths, previous: Config | None = None) -> Config:
     named_paths = {_resolve_quietly(draft.fields.get("path")) for draft in drafts}
     for directory in directories:
         drafts += _read_directory(directory, named_paths, problems)
-    return assemble_config(settings, str(paths.config_file), drafts, kept_files, previous, problems)
+    config = assemble_config(machine.settings, str(paths.config_file), drafts, kept_files, previous, problems)
+    return replace(config, defaults=machine.defaults, unusable=tuple(machine.unusable))
 
 
 # --- llamactl.toml ----------------------------------------------------------------------------------------------------
 
 
-def _read_globals(table: dict[str, Any], file: str, problems: list[Problem]) -> tuple[GlobalSettings, dict[str, Any]]:
-    defaults: dict[str, Any] = {}
+@dataclass
+class _Machine:
+    """What `llamactl.toml` sets. `unusable`: keys that it sets in vain, as `host_budget` or `defaults.ctx`."""
+
+    settings: GlobalSettings
+    defaults: dict[str, Any]
+    unusable: list[str] = field(default_factory=list)
+
+
+def _read_globals(table: dict[str, Any], file: str, problems: list[Problem], previous: Config | None) -> _Machine:
     table = dict(table)
     content = table.pop("defaults", {})
-    if isinstance(content, dict):
-        defaults = parse_table(DEFAULT_KEYS, content, Place(file, "defaults"), problems, _NOT_A_DEFAULT)
-    else:
-        problems.append(Place(file).report(f"cannot use defaults = {show_value(content)}: must be a table", "defaults"))
     others = {key.name: "put it into the [defaults] table to set it for all models" for key in DEFAULT_KEYS}
     others |= {"models": _IN_MODELS_D, "directories": _IN_MODELS_D}
-    return GlobalSettings(**parse_table(GLOBAL_KEYS, table, Place(file), problems, others)), defaults
+    place = Place(file)
+    own: list[Problem] = []
+    fields = parse_table(GLOBAL_KEYS, table, place, own, others)
+    former = GlobalSettings() if previous is None else previous.settings
+    before = {key.field: getattr(former, key.field) for key in GLOBAL_KEYS}
+    unusable = _keep_former(GLOBAL_KEYS, table, fields, before, place, own, previous is not None)
+    machine = _Machine(GlobalSettings(**fields), {}, unusable)
+    problems += own
+
+    place = Place(file, "defaults")
+    own = []
+    before = {} if previous is None else previous.defaults
+    if isinstance(content, dict):
+        machine.defaults = parse_table(DEFAULT_KEYS, content, place, own, _NOT_A_DEFAULT)
+        unusable = _keep_former(DEFAULT_KEYS, content, machine.defaults, before, place, own, previous is not None)
+        machine.unusable += [place.at(name) for name in unusable]
+    else:
+        message = f"cannot use defaults = {show_value(content)}: must be a table"
+        own.append(Place(file).report(message, "defaults", "all defaults stay as they were" if before else ""))
+        machine.defaults = dict(before)
+        machine.unusable += [] if before else ["defaults"]
+    problems += own
+    return machine
+
+
+def _keep_former(
+    keys: tuple[Key, ...],
+    table: dict[str, Any],
+    fields: dict[str, Any],
+    before: dict[str, Any],
+    place: Place,
+    problems: list[Problem],
+    is_reload: bool,
+) -> list[str]:
+    """Give each key that `table` sets in vain its value of before, and say so in the table's problems. Which of those
+    keys have no value but the default.
+    """
+    known = {key.name: key for key in keys}
+    in_vain = {name: key for name, key in known.items() if name in table and key.field not in fields}
+    unusable = [name for name, key in in_vain.items() if before.get(key.field, _get_default(key)) == _get_default(key)]
+    if not is_reload:
+        return unusable
+    for name in [name for name in table if name not in known]:  # the name of a key that is missing, misspelt
+        meant = find_close_key(name, known)
+        if meant and meant not in table:
+            in_vain[name] = known[meant]
+    for name, key in in_vain.items():
+        kept = before.get(key.field, _get_default(key))
+        if key.field in before:
+            fields[key.field] = kept
+        how = f"{'it' if name == key.name else key.name} keeps {show_setting(key, kept)}"
+        for index, problem in enumerate(problems):
+            if problem.where == place.at(name) and kept != _get_default(key):
+                problems[index] = replace(problem, hint=f"{problem.hint} {how}".strip())
+    return unusable
+
+
+def _get_default(key: Key) -> Any:
+    settings = GlobalSettings() if key in GLOBAL_KEYS else ModelSettings(name="", path="")
+    return getattr(settings, key.field)
+
+
+def _list_hidden_keys(file: Path) -> list[str]:
+    """Keys that a file which is no TOML seems to set."""
+    try:
+        lines = read_text(file).splitlines()
+    except (UnreadableError, FileNotFoundError):
+        return []
+    words = {line.partition("=")[0].strip() for line in lines if "=" in line}
+    words |= {line.strip().strip("[]") for line in lines if line.startswith("[")}
+    return [key.name for key in GLOBAL_KEYS if key.name in words] + ["defaults"] * ("defaults" in words)
 
 
 # --- models.d ---------------------------------------------------------------------------------------------------------

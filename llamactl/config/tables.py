@@ -40,6 +40,16 @@ def format_key(key: str) -> str:
     return key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
 
 
+def find_close_key(name: str, keys: Iterable[str]) -> str:
+    """The key that is probably meant by one that does not exist, or empty."""
+    known = list(keys)
+    plain = name.lower().replace("-", "_").strip("_")
+    guess = OTHER_NAMES.get(plain)
+    if guess in known:
+        return guess
+    return next(iter(difflib.get_close_matches(plain[:100], known, n=1, cutoff=0.6)), "")
+
+
 def suggest_key(name: str, keys: Iterable[str]) -> str:
     """A hint for an unknown key, or empty."""
     known = list(keys)
@@ -47,9 +57,8 @@ def suggest_key(name: str, keys: Iterable[str]) -> str:
     if plain.startswith("no_"):
         negated = suggest_key(plain[3:], known)
         return f"{negated.removesuffix('?')} = false?" if negated and plain[3:] in known else negated
-    guess = OTHER_NAMES.get(plain) if OTHER_NAMES.get(plain) in known else None
-    close = [guess] if guess else difflib.get_close_matches(plain[:100], known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else ""
+    close = find_close_key(name, known)
+    return f"did you mean {close!r}?" if close else ""
 
 
 def parse_table(

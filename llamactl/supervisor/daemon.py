@@ -56,6 +56,7 @@ from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
 
 RECOVERY_S = 5.0
+_UNUSABLE = "what the file says cannot be used, and there is no value from before; the default holds"
 
 _log = get_logger()
 
@@ -172,6 +173,14 @@ class Supervisor:
                 model=problem.model,
                 reason=problem.message,
             )
+        for name in config.unusable:
+            _log.warning("setting not in force", key=name, reason=_UNUSABLE)
+
+    def _list_problems(self) -> tuple[str, ...]:
+        """What is wrong with the configuration, what it means for the machine first."""
+        file = self._paths.config_file
+        vain = [f"{file}: {name} is NOT IN FORCE: {_UNUSABLE}" for name in self._config.unusable]
+        return (*vain, *(str(problem) for problem in self._config.problems))
 
     def _forget_failed(self) -> None:
         self._units.forget_failed({format_slug(name) for name in self._config.models})
@@ -450,7 +459,7 @@ class Supervisor:
             max_loaded=self._config.settings.max_loaded,
             queue=self._scheduler.queue_names(),
             controllers=self._units.manager.controllers,
-            problems=tuple(str(problem) for problem in self._config.problems),
+            problems=self._list_problems(),
             counters=self._counters.list_models(),
         )
 

@@ -61,6 +61,18 @@ def test_broken_file_costs_only_its_own_models(loaded: Llamactl, tiny: dict[str,
     assert loaded.chat("b").status == 200
 
 
+def test_typo_in_a_limit_keeps_the_limit_until_a_restart_and_is_then_told(loaded: Llamactl) -> None:
+    loaded.write_settings(host_budget="500 MiB")
+    loaded.cli("reload")
+    loaded.write_settings(host_budget="lots")
+    reloaded = loaded.cli("reload", status=1)
+    assert "it keeps 500 MiB" in reloaded.stderr
+    assert "host_budget:" not in reloaded.stdout
+    run("systemctl", "restart", "llamactl.service")
+    loaded.wait_event("setting_not_in_force", LLAMACTL_KEY="host_budget")
+    assert "host_budget is NOT IN FORCE" in loaded.cli("status").stdout
+
+
 def test_renamed_model_serves_under_its_new_name(loaded: Llamactl, tiny: dict[str, Path]) -> None:
     loaded.write_models(z={"path": str(tiny["a"]), "ctx": 1024})
     loaded.cli("reload")

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from llamactl.config import load_config
 from llamactl.config.keys import ALL_LAYERS, RESERVED_ENV
@@ -583,3 +584,66 @@ def test_long_texts_with_dots_are_no_deep_keys(tree: Tree) -> None:
     template = "a" * 50_000 + " x.y.z " * 1000 + "..." * 1000
     tree.file("a.toml", f'[models.m]\npath = "{tree.gguf("m")}"\nchat_template = "{template}"\n'.encode())
     assert tree.load().models["m"].chat_template == template
+
+
+# --- what a reload keeps of llamactl.toml ---
+
+
+@pytest.mark.parametrize(
+    ("broken", "kept"),
+    [
+        ('host_budget = "lots"', "it keeps 500 MiB"),
+        ('host_bugdet = "500 MiB"', "host_budget keeps 500 MiB"),
+        ("host_budget = -1", "it keeps 500 MiB"),
+    ],
+)
+def test_typo_in_a_limit_keeps_the_limit_and_says_so(tree: Tree, broken: str, kept: str) -> None:
+    tree.glob('host_budget = "500 MiB"\nmax_loaded = 2\n')
+    before = tree.load()
+    tree.glob(f"{broken}\nmax_loaded = 3\n")
+    after = tree.load(before)
+    assert after.settings == replace(before.settings, max_loaded=3)
+    assert [problem.hint for problem in after.problems if kept in problem.hint]
+    assert after.unusable == ()
+    assert tree.load(after).settings == after.settings
+
+
+def test_typo_in_a_table_of_limits_keeps_the_table(tree: Tree) -> None:
+    tree.glob('[margins]\nCUDA0 = "2 GiB"\n')
+    before = tree.load()
+    tree.glob('[margins]\nCUDA0 = "two"\n')
+    after = tree.load(before)
+    assert after.settings == before.settings
+    assert "keeps CUDA0 2 GiB" in str(after.problems[0])
+
+
+def test_typo_in_a_default_keeps_it_for_the_models(tree: Tree) -> None:
+    tree.model()
+    tree.glob("[defaults]\nctx = 512\nparallel = 2\n")
+    before = tree.load()
+    tree.glob('[defaults]\nctx = "many"\n')
+    after = tree.load(before)
+    assert (after.models["m"].ctx, after.models["m"].parallel) == (512, 4)
+    tree.glob("defaults = 1\n")
+    assert tree.load(after).models["m"].ctx == 512
+
+
+def test_limit_that_is_taken_out_of_the_file_is_gone(tree: Tree) -> None:
+    tree.glob('host_budget = "500 MiB"\n')
+    before = tree.load()
+    tree.glob("")
+    assert tree.load(before).settings.host_budget_bytes is None
+
+
+def test_what_cannot_be_used_at_a_start_is_named_as_not_in_force(tree: Tree) -> None:
+    tree.glob('host_budget = "lots"\nmax_loaded = 2\n[defaults]\nctx = "many"\n')
+    first = tree.load()
+    assert first.unusable == ("host_budget", "defaults.ctx")
+    assert tree.load(first).unusable == ("host_budget", "defaults.ctx")
+    tree.glob('host_budget = "1 GiB"\n')
+    assert tree.load(first).unusable == ()
+
+
+def test_limits_of_a_file_that_is_no_toml_are_named_as_not_in_force(tree: Tree) -> None:
+    tree.glob('host_budget = "500 MiB"\nmax_loaded =\n[margins]\nCUDA0 = "1 GiB"\n')
+    assert tree.load().unusable == ("margins", "host_budget", "max_loaded")
