@@ -2,13 +2,14 @@
 
 Settings of a running instance are those that it was started with; what only concerns decisions (pin, priority, idle
 time-out, aliases) counts at once. A model that is removed, or renamed, while it runs ends its requests, gets no new
-lease and goes first. Figures are dropped where a setting changed that they depend on.
+lease and goes first. Figures are dropped where a setting changed that they depend on, a failed measurement where one
+changed that may have been its cause.
 
 After a start nothing is stopped, and nothing that would evict is started, until each instance found has reported and
 the fronts have announced their leases, or the time for that is over; from then on what stays silent is no victim.
 """
 
-from llamactl.protocol import State
+from llamactl.protocol import MemoryStatus, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core, Recovery
 from llamactl.sched.events import (
@@ -22,13 +23,14 @@ from llamactl.sched.events import (
 from llamactl.sched.instances import Instance, Lease, Model, Reason
 from llamactl.sched.lifecycle import refuse_ended
 from llamactl.sched.measuring import drop_measurement, queue_unmeasured
-from llamactl.sched.memory import strip_unmeasured, sum_per_account
+from llamactl.sched.memory import strip_harmless, strip_unmeasured, sum_per_account
 from llamactl.sched.requests import keep_if_pinned, want_load
 from llamactl.sched.takedown import call_off_takedown, note_use, pursue_departure, recall_announced
+from llamactl.settings import ModelSettings
 
 
 def handle_configured(core: Core, event: Configured, now: float) -> None:
-    config = event.config
+    config, timeout_before_s = event.config, core.settings.measure_timeout_s
     core.config = config
     core.ledger.settings = config.settings
     core.names = {alias: name for name, model in config.models.items() for alias in model.aliases}
@@ -45,7 +47,8 @@ def handle_configured(core: Core, event: Configured, now: float) -> None:
         came_back, model.removed = model.removed, False
         if came_back and model.instance is not None:
             _keep_after_all(core, model, now)
-        if before is None or strip_unmeasured(before) != strip_unmeasured(settings):
+        other_timeout = config.settings.measure_timeout_s != timeout_before_s
+        if before is None or _is_outdated(model, before, settings, other_timeout):
             drop_measurement(core, model)
         if before is not None and before != settings:
             _forget_failure(model)
@@ -53,6 +56,17 @@ def handle_configured(core: Core, event: Configured, now: float) -> None:
         keep_if_pinned(core, model, now)
     core.configured = True
     core.dirty = True
+
+
+def _is_outdated(model: Model, before: ModelSettings, settings: ModelSettings, other_timeout: bool) -> bool:
+    """Whether its figures would be others now; or, where there are none, whether a measurement that has failed or still
+    runs may come out otherwise.
+    """
+    if strip_unmeasured(before) != strip_unmeasured(settings):
+        return True
+    if model.min is not None or model.memory not in (MemoryStatus.FAILED, MemoryStatus.MEASURING):
+        return False
+    return strip_harmless(before) != strip_harmless(settings) or (other_timeout and model.memory is MemoryStatus.FAILED)
 
 
 def _remove(core: Core, model: Model, now: float) -> None:

@@ -91,6 +91,11 @@ def strip_unmeasured(settings: ModelSettings) -> ModelSettings:
     return msgspec.structs.replace(settings, **_UNMEASURED)
 
 
+def strip_harmless(settings: ModelSettings) -> ModelSettings:
+    """The settings with all that cannot be why a measurement failed set to one value. Its unit's properties can."""
+    return msgspec.structs.replace(strip_unmeasured(settings), extra=settings.extra)
+
+
 def add_bytes(parts: Iterable[dict[str, int]]) -> dict[str, int]:
     """Sum of several charges, per account."""
     sums: dict[str, int] = {}

@@ -370,3 +370,46 @@ def test_lists_show_a_queued_model_as_loading_with_its_stage() -> None:
     assert (bench.status("a").stage, bench.status("a").progress) == (Stage.LOADING, 0.5)
     bench.ready("a")
     assert (bench.status("a").state, bench.status("a").stage) == ("ready", None)
+
+
+# --- what may have been the cause of a failed measurement has changed ---
+
+
+def test_failed_measurement_is_made_again_when_the_unit_has_changed() -> None:
+    bench = Bench(make_settings("a", extra={"SupplementaryGroups": "nosuchgroup"}), host_budget_bytes=100)
+    bench.fail_measure("a", "exit-code 216")
+    bench.do(Configured(make_config(make_settings("a"), host_budget_bytes=100)))
+    assert bench.measured() == ["a"]
+    bench.lease("a")
+    assert bench.started() == [], "it waits for its figures"
+    bench.measure("a", host=60)
+    assert bench.records("load decided", "a")[0].fields["needs_bytes"] == 60
+
+
+def test_failed_measurement_is_made_again_with_another_time_out() -> None:
+    bench = Bench(make_settings("a"), measure_timeout_s=1.0)
+    bench.fail_measure("a", "took too long and was killed")
+    bench.do(Configured(make_config(make_settings("a"), measure_timeout_s=60.0)))
+    assert bench.measured() == ["a"]
+
+
+def test_measurement_that_runs_in_a_unit_that_has_changed_is_made_anew() -> None:
+    bench = Bench(make_settings("a", extra={"SupplementaryGroups": "nosuchgroup"}))
+    bench.do(Configured(make_config(make_settings("a"))))
+    assert [effect.model for effect in bench.list_last(StopMeasure)] == ["a"]
+    bench.do(MeasureEnded("a", "exit-code 216"))
+    assert bench.measured() == ["a"]
+
+
+def test_failed_measurement_stands_where_only_decisions_have_changed() -> None:
+    bench = Bench(make_settings("a"))
+    bench.fail_measure("a")
+    bench.do(Configured(make_config(make_settings("a", pin=True, aliases=("x",)))))
+    assert bench.measured() == []
+
+
+def test_figures_stay_when_only_the_unit_has_changed() -> None:
+    bench = make_bench("a")
+    bench.do(Configured(make_config(make_settings("a", extra={"MemoryMax": "8G"}))))
+    assert bench.measured() == []
+    assert bench.status("a").memory.min is not None
