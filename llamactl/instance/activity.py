@@ -4,6 +4,7 @@ Requests are counted from their first byte to the last of their answer. The even
 an order to stop that finds no request and a request that finds no order cannot both be right.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -14,6 +15,18 @@ class Activity:
     n_busy: int = 0
     is_refusing: bool = False
     is_asleep: bool = False
+    on_idle: Callable[[], None] = lambda: None
+    """Called when the last request has ended."""
+
+    def begin(self) -> None:
+        """A request has come that is not refused."""
+        self.n_busy += 1
+
+    def end(self) -> None:
+        """Its answer is over."""
+        self.n_busy -= 1
+        if not self.n_busy:
+            self.on_idle()
 
     def describe(self) -> str:
         """Why new requests are refused."""

@@ -99,7 +99,7 @@ class Api:
             if activity.is_refusing:
                 await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, f"the instance is {activity.describe()}"))
                 return
-            activity.n_busy += 1
+            activity.begin()
             has_begun = False
 
             async def watched(message: Message) -> None:
@@ -115,7 +115,7 @@ class Api:
                 if not has_begun:
                     await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, "the instance is stopping"))
             finally:
-                activity.n_busy -= 1
+                activity.end()
 
         return counted
 

@@ -3,7 +3,8 @@ repeats its last report.
 
 The child never ends because the supervisor is away. A report is its whole state, so what was missed meanwhile does
 not matter; what the child must know to have arrived, it waits for with a bound (`deliver`). The note, what only the
-supervisor knows of this instance, is kept here and returned with every report.
+supervisor knows of this instance, is kept here and returned with every report. A report that spoke of requests in
+flight is followed by one more when they have ended: whoever was told "busy" cannot know otherwise.
 """
 
 import asyncio
@@ -57,6 +58,8 @@ class ReportLink:
         self._note: Note | None = None
         self._seq = 0
         self._acked = 0
+        self._told_busy = False
+        """The report that went out last spoke of requests in flight."""
         self._writer: asyncio.StreamWriter | None = None
         self._ack_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -77,6 +80,11 @@ class ReportLink:
         """Replaces the child's state. Goes out now, or as soon as there is a supervisor. Returns its number."""
         self._report = Report(seq=0, state=state, **fields)
         return self._write_report()
+
+    def tell_idle(self) -> None:
+        """The last request in flight has ended."""
+        if self._told_busy:
+            self._write_report()
 
     async def deliver(self, state: ChildState, *, timeout_s: float, **fields: Any) -> bool:
         """Sends and waits until the supervisor has it. False: `timeout_s` was over first."""
@@ -155,6 +163,7 @@ class ReportLink:
         if self._report is not None and self._writer is not None:
             report = msgspec.structs.replace(self._report, seq=self._seq, busy=self._count_busy(), note=self._note)
             self._writer.write(encode_message(report))
+            self._told_busy = report.busy > 0
         return self._seq
 
     def _wake_ack_waiters(self) -> None:

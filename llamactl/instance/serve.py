@@ -91,6 +91,7 @@ class Instance:
             llama_cpp=read_version(),
         )
         self._link = ReportLink(environment.report, hello, self._handle_order, lambda: self._activity.n_busy)
+        self._activity.on_idle = self._link.tell_idle
 
     async def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -102,8 +102,8 @@ class Instance:
     sharers: int = 1
     """Models that share the processors, as it was told last; 0: nobody knows what it was told."""
     requests: int = 0
-    """In flight at the instance as it last said. It does not say when they end, so that this is shown and decides
-    nothing.
+    """In flight at the instance as it last said. It says when all of them have ended, and not how they come and go:
+    this is shown and decides nothing.
     """
     hinted_until_s: float = 0.0
     """It refused to stop, or spoke of requests that no lease covers: it counts as busy until then, and can be asked

@@ -38,6 +38,8 @@ def handle_instance_reported(core: Core, event: InstanceReported, now: float) ->
     core.dirty = core.dirty or first
     core.nudged = core.nudged or not instance.connected or instance.requests != event.busy
     instance.connected = instance.reported = True
+    if instance.requests and event.busy == 0:
+        note_use(instance, now, now)  # requests that no front may have told of have ended just now
     instance.requests = max(0, event.busy)
     instance.hinted_until_s = now + RECALL_S if instance.requests and not instance.leases else 0.0
     instance.facts = model.facts = event.facts or instance.facts or model.facts

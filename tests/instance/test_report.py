@@ -153,6 +153,21 @@ def test_refused_greeting_is_tried_again(tiny: Path, tmp_path: Path) -> None:
         receive_state(peer, ChildState.READY)
 
 
+def test_supervisor_that_was_told_of_a_request_is_told_of_its_end(tiny: Path, tmp_path: Path) -> None:
+    settings = msgspec.structs.replace(make_settings(tiny), ctx=4096, parallel=1)
+    with run_child(tmp_path, "serve", settings, attend=False) as child, contextlib.closing(child.connect()) as client:
+        peer, _ = greet(child.supervisor)
+        assert receive_state(peer, ChildState.READY).busy == 0
+        body = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True, "timings_per_token": True}
+        client.request("POST", "/completion", json.dumps(body))
+        answer = client.getresponse()
+        peer.close()
+        peer, _ = greet(child.supervisor)
+        assert receive_state(peer, ChildState.READY).busy == 1
+        answer.read()
+        assert receive_state(peer, ChildState.READY).busy == 0
+
+
 def test_instance_serves_without_any_supervisor(tiny: Path, tmp_path: Path) -> None:
     with run_child(tmp_path, "serve", make_settings(tiny), attend=False) as child:
         child.supervisor.close()

@@ -280,3 +280,19 @@ def test_a_second_unit_for_a_model_that_runs_is_ignored() -> None:
     bench.do(InstanceFound("a", "another", make_settings("a")))
     bench.ready("a")
     assert bench.status("a").generation == "found-a"
+
+
+def test_request_that_no_lease_covers_is_over_when_its_instance_says_so() -> None:
+    bench = Bench(make_settings("a"), make_settings("b"), start=False, max_loaded=1)
+    bench.found("a")
+    bench.recover()
+    size = make_breakdown(host=1)
+    bench.report("a", ChildState.READY, effective=size, busy=1)
+    for name in "ab":
+        bench.measure(name, host=1)
+    bench.lease("b")
+    assert bench.status("a").busy == 1
+    assert bench.ordered() == []
+    bench.report("a", ChildState.READY, after_s=2.0, effective=size, busy=0)
+    assert (bench.status("a").busy, bench.status("a").last_used_s) == (0, bench.now)
+    assert bench.ordered() == ["a"], "it makes room at once"
