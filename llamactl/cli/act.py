@@ -9,7 +9,7 @@ import sys
 
 from llamactl.cli.client import Client
 from llamactl.cli.output import complain, format_span, print_json
-from llamactl.cli.progress import ProgressLine
+from llamactl.cli.progress import ProgressLine, describe_unloading
 from llamactl.cli.show import format_memory_table
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import format_command
@@ -40,7 +40,7 @@ def run_load(args: argparse.Namespace) -> int:
 
 
 def run_unload(args: argparse.Namespace) -> int:
-    line = ProgressLine(sys.stderr, args.name)
+    line = ProgressLine(sys.stderr, args.name, describe_unloading)
     request = UnloadRequest(id=1, model=args.name, now=args.now, wait=not args.no_wait)
     done = _wait_for(request, line, "unloading")
     name = done.model or args.name

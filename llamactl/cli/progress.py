@@ -1,9 +1,10 @@
-"""What does someone see who waits for a load?
+"""What does someone see who waits for a load, or for an unload?
 
 On a terminal one line that changes; elsewhere (logs, pipes) one line for each stage, so that a file does not fill
 with percentages.
 """
 
+from collections.abc import Callable
 from typing import TextIO
 
 from llamactl.cli.output import clean_text
@@ -24,6 +25,15 @@ def describe_progress(progress: Progress) -> str:
             return str(progress.stage)
 
 
+def describe_unloading(progress: Progress) -> str:
+    """What an unload waits for."""
+    if progress.going:
+        return "stopping"
+    if progress.busy:
+        return "waiting for its requests to end"
+    return "unloading" if progress.stage is Stage.WAITING else describe_progress(progress)
+
+
 def _describe_waiting(progress: Progress) -> str:
     others = [name for name in progress.waiting_for if name not in (*progress.busy, *progress.going)]
     parts = [f"waiting for {', '.join(progress.busy)} (busy)"] if progress.busy else []
@@ -35,9 +45,10 @@ def _describe_waiting(progress: Progress) -> str:
 class ProgressLine:
     """Shows progress on a stream until it is finished or cleared."""
 
-    def __init__(self, stream: TextIO, name: str) -> None:
+    def __init__(self, stream: TextIO, name: str, describe: Callable[[Progress], str] = describe_progress) -> None:
         self._stream = stream
         self._name = name
+        self._describe = describe
         self._is_tty = stream.isatty()
         self._shown = ""
         self.seen = False
@@ -50,7 +61,7 @@ class ProgressLine:
         if progress.warning:
             self.finish(f"warning: {progress.warning}")
             self._shown = ""
-        text = describe_progress(progress)
+        text = self._describe(progress)
         if self._is_tty and progress.fraction is not None and progress.stage in (Stage.LOADING, Stage.MEASURING):
             text += f" {min(max(progress.fraction, 0), 1) * 100:.0f} %"
         self.say(text)

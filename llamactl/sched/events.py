@@ -93,6 +93,8 @@ class StopAnswered:
     model: str
     generation: str
     stopping: bool
+    silent: bool = False
+    """It did not answer, though it is connected."""
 
 
 @dataclass(frozen=True)
@@ -435,7 +437,9 @@ class Refuse:
 
 @dataclass(frozen=True)
 class TellProgress:
-    """`busy` and `going`: of those in `waiting_for`, the ones that serve requests, and the ones that are unloaded."""
+    """`busy` and `going`: of those in `waiting_for`, the ones that serve requests, and the ones that are unloaded. Who
+    waits for an unload waits for the model itself.
+    """
 
     waiter: Waiter
     stage: Stage

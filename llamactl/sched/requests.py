@@ -38,6 +38,7 @@ from llamactl.sched.takedown import (
     call_off_takedown,
     pursue_departure,
     stop_unit,
+    tell_unloaders,
 )
 
 
@@ -177,8 +178,11 @@ def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> N
     if model.state is State.STOPPING and not event.wait:
         core.refuse_all([waiter], explain.refuse_not_loaded(model, "unload", "it is stopping already"))
         return
-    instance.unloaders[waiter] = now
+    if event.wait:
+        instance.unloaders[waiter] = now
     instance.unwanted = True
+    if model.state is State.STOPPING or (instance.count_busy() and not event.now):
+        tell_unloaders(core, model)
     if not event.now:
         pursue_departure(core, model, now)
     else:

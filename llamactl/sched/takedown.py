@@ -6,10 +6,12 @@ drains.
 3. When it agrees, its state is `stopping` and its unit is stopped; its memory is free when the unit has ended. Until
 step 2 an eviction can be called off. Silence of five seconds counts as busy. Stops by command, and of models that are
 in the configuration no more, drain: they wait for running requests, keep new ones back, and ask again when the instance
-refuses. Going to sleep is the same way with another order at its end; a model that sleeps has no lease.
+refuses. One that does not answer at all hangs: where a command wants it gone, its unit is stopped, since no lease is
+left that it could serve. Going to sleep is the same way with another order at its end; a model that sleeps has no
+lease.
 """
 
-from llamactl.protocol import State
+from llamactl.protocol import Stage, State
 from llamactl.sched.core import Core
 from llamactl.sched.events import (
     CancelRecall,
@@ -21,6 +23,7 @@ from llamactl.sched.events import (
     SleepAnswered,
     StopAnswered,
     StopUnit,
+    TellProgress,
 )
 from llamactl.sched.instances import RECALL_S, Instance, Lease, Model, Reason, Takedown
 from llamactl.sched.leases import send_note, serve_waiters
@@ -120,6 +123,18 @@ def stop_unit(core: Core, model: Model, reason: Reason, for_model: str = "") -> 
     model.change_state(State.STOPPING)
     core.emit(StopUnit(model.name, instance.generation))
     core.nudged = True
+    tell_unloaders(core, model)
+
+
+def tell_unloaders(core: Core, model: Model, warning: str = "") -> None:
+    """What those who wait for the model's end wait for."""
+    instance, name = model.instance, (model.name,)
+    if instance is None:
+        return
+    going = name if model.state is State.STOPPING or warning else ()
+    busy = name if not going and (instance.count_busy() or instance.hinted_until_s) else ()
+    for waiter in instance.unloaders:
+        core.emit(TellProgress(waiter, Stage.WAITING, None, name, busy, going, warning))
 
 
 # --- answers ---
@@ -147,6 +162,7 @@ def handle_recall_answered(core: Core, event: RecallAnswered, now: float) -> Non
     elif lease is not None:
         mark_busy(lease, now, event.since_s)
         handle_busy_lease(core, model, "serves a request", now)
+        tell_unloaders(core, model)
 
 
 def handle_stop_answered(core: Core, event: StopAnswered, now: float) -> None:
@@ -163,7 +179,15 @@ def handle_stop_answered(core: Core, event: StopAnswered, now: float) -> None:
     if takedown is None or not takedown.ordered or model.state is State.STOPPING:
         return
     takedown.ordered = False
+    if event.silent and instance.unwanted and not instance.leases:
+        why = "it does not answer the order to stop"
+        core.record("instance unresponsive", model.name, "warning", why=why, next="its unit is stopped")
+        how = f"systemd stops it, and kills it after {core.settings.stop_timeout_s:g} s"
+        tell_unloaders(core, model, f"{why}: {how}")
+        stop_unit(core, model, Reason.COMMAND)
+        return
     instance.hinted_until_s = now + RECALL_S
+    tell_unloaders(core, model)
     if takedown.drain:
         takedown.retry_s = now + RECALL_S
         core.nudged = True

@@ -51,7 +51,7 @@ class Child:
     pid: int
     llama_cpp: str
     connection: LineConnection
-    orders: dict[int, asyncio.Future[bool]] = field(default_factory=dict)
+    orders: dict[int, asyncio.Future[AnswerResult]] = field(default_factory=dict)
 
 
 class Children:
@@ -116,28 +116,28 @@ class Children:
             )
             child.connection.send(order)
 
-    async def order_stop(self, slug: str, generation: str) -> bool:
-        """Ask the instance to stop if it is idle; whether it is stopping now. Silence for 5 s, and no connection,
-        count as busy.
+    async def order_stop(self, slug: str, generation: str) -> AnswerResult | None:
+        """Ask the instance to stop if it is idle: its answer. No connection counts as busy; None: it was silent for
+        5 s.
         """
         return await self._order_if_idle(OrderKind.STOP, slug, generation)
 
-    async def order_sleep(self, slug: str, generation: str) -> bool:
+    async def order_sleep(self, slug: str, generation: str) -> AnswerResult | None:
         """The same for going to sleep."""
         return await self._order_if_idle(OrderKind.SLEEP, slug, generation)
 
-    async def _order_if_idle(self, kind: OrderKind, slug: str, generation: str) -> bool:
+    async def _order_if_idle(self, kind: OrderKind, slug: str, generation: str) -> AnswerResult | None:
         child = self._find(Role.MODEL, slug, generation)
         if child is None:
-            return False
+            return AnswerResult.BUSY
         order_id = next(self._order_ids)
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[AnswerResult] = asyncio.get_running_loop().create_future()
         child.orders[order_id] = answer
         child.connection.send(Order(id=order_id, order=kind, if_idle=True))
         try:
             return await asyncio.wait_for(answer, ORDER_TIMEOUT_S)
         except TimeoutError:
-            return False
+            return None
         finally:
             child.orders.pop(order_id, None)
 
@@ -171,7 +171,7 @@ class Children:
         elif isinstance(message, Answer):
             answer = child.orders.get(message.id)
             if answer is not None and not answer.done():
-                answer.set_result(message.result is AnswerResult.OK)
+                answer.set_result(message.result)
 
     def _greet(self, connection: LineConnection, who: tuple[Role, str], hello: ChildHello) -> None:
         role, slug = who
@@ -206,7 +206,7 @@ class Children:
 def _end_orders(child: Child) -> None:
     for answer in child.orders.values():
         if not answer.done():
-            answer.set_result(False)
+            answer.set_result(AnswerResult.BUSY)
 
 
 def bind_unix_socket(path: Path, group: int | None) -> socket.socket:

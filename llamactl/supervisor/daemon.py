@@ -23,6 +23,7 @@ from llamactl.names import Role, format_slug, format_unit
 from llamactl.paths import Paths
 from llamactl.protocol import (
     VERSION,
+    AnswerResult,
     Failure,
     FrontSettings,
     LeaseGone,
@@ -322,15 +323,16 @@ class Supervisor:
 
     def _spawn_order_stop(self, effect: events.OrderStop) -> None:
         async def order() -> None:
-            stopping = await self._children.order_stop(format_slug(effect.model), effect.generation)
-            self.dispatch(events.StopAnswered(effect.model, effect.generation, stopping))
+            answer = await self._children.order_stop(format_slug(effect.model), effect.generation)
+            stopping, silent = answer is AnswerResult.OK, answer is None
+            self.dispatch(events.StopAnswered(effect.model, effect.generation, stopping, silent))
 
         self._spawn(order())
 
     def _spawn_order_sleep(self, effect: events.OrderSleep) -> None:
         async def order() -> None:
-            sleeping = await self._children.order_sleep(format_slug(effect.model), effect.generation)
-            self.dispatch(events.SleepAnswered(effect.model, effect.generation, sleeping))
+            answer = await self._children.order_sleep(format_slug(effect.model), effect.generation)
+            self.dispatch(events.SleepAnswered(effect.model, effect.generation, answer is AnswerResult.OK))
 
         self._spawn(order())
 

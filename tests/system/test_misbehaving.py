@@ -1,5 +1,7 @@
 """What if an instance does what real ones do rarely? Scripted instances (tests/system/scripted.py) in real units."""
 
+import os
+import signal
 from pathlib import Path
 
 from tests.system.harness import Llamactl
@@ -27,3 +29,17 @@ def test_warmup_that_dies_by_signal_is_tried_once_without_extra_buffers(
     llamactl.cli("unload", "warmup-dies")
     llamactl.cli("load", "warmup-dies")
     assert len(llamactl.read_events("instance_spawned", LLAMACTL_MODEL="warmup-dies")) == 3, "it is remembered"
+
+
+def test_instance_that_hangs_is_unloaded_by_command_and_has_not_crashed(
+    llamactl: Llamactl, tiny: dict[str, Path]
+) -> None:
+    llamactl.write_models(a={"path": str(tiny["a"]), "ctx": 1024})
+    llamactl.start()
+    assert llamactl.chat("a").status == 200, "the front holds a lease from here on"
+    os.kill(llamactl.list_loaded()["a"]["pid"], signal.SIGSTOP)
+    unloaded = llamactl.cli("unload", "a")
+    assert "does not answer the order to stop" in unloaded.stderr
+    assert llamactl.wait_event("model_unloaded", LLAMACTL_MODEL="a")["LLAMACTL_REASON"] == "by command"
+    assert llamactl.read_events("instance_crashed") == []
+    assert llamactl.list_models()["a"]["state"] == "unloaded"

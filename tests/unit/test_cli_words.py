@@ -5,7 +5,7 @@ import pytest
 from llamactl import __version__
 from llamactl.cli.main import COMMANDS, _take_name, format_help, main, parse_command
 from llamactl.cli.output import clean_text, format_bytes, format_span, format_table
-from llamactl.cli.progress import describe_progress
+from llamactl.cli.progress import describe_progress, describe_unloading
 from llamactl.protocol import Progress, Stage
 
 
@@ -58,6 +58,15 @@ def test_spans_have_two_units(seconds: float, text: str) -> None:
 def test_waiting_says_what_for(busy: tuple[str, ...], going: tuple[str, ...], text: str) -> None:
     progress = Progress(id=1, stage=Stage.WAITING, waiting_for=("a", "b"), busy=busy, going=going)
     assert describe_progress(progress) == text
+
+
+@pytest.mark.parametrize(
+    ("busy", "going", "text"),
+    [(("a",), (), "waiting for its requests to end"), ((), ("a",), "stopping"), ((), (), "unloading")],
+)
+def test_unload_says_what_it_waits_for(busy: tuple[str, ...], going: tuple[str, ...], text: str) -> None:
+    progress = Progress(id=1, stage=Stage.WAITING, waiting_for=("a",), busy=busy, going=going)
+    assert describe_unloading(progress) == text
 
 
 def test_table_aligns_and_shows_empty_cells() -> None:

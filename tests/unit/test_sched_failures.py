@@ -25,6 +25,8 @@ from llamactl.sched.events import (
     RevokeLease,
     StartInstance,
     StopAnswered,
+    StopUnit,
+    TellProgress,
     Tick,
     WaiterGone,
 )
@@ -445,3 +447,60 @@ def test_a_last_use_in_the_future_is_nonsense() -> None:
     bench.ready("a")
     bench.do(LeaseIdle(1, "a", bench.generations["a"], 1e12))
     assert bench.status("a").last_used_s <= bench.now
+
+
+# --- an instance that hangs ---
+
+
+def answer_silently(bench: Bench, name: str) -> None:
+    bench.do(StopAnswered(name, bench.generations[name], stopping=False, silent=True), after_s=5.0)
+
+
+def test_unit_of_an_instance_that_does_not_answer_an_unload_is_stopped_and_told_so() -> None:
+    bench = make_bench("a")
+    bench.bring_up("a")
+    waiter = bench.unload("a")
+    bench.returned("a")
+    assert bench.ordered() == ["a"]
+    answer_silently(bench, "a")
+    assert bench.stopped() == ["a"]
+    warned = [progress for progress in bench.list_last(TellProgress) if progress.warning]
+    assert [(progress.waiter, progress.going) for progress in warned] == [(waiter, ("a",))]
+    assert "does not answer" in warned[0].warning
+    bench.ended("a", LoadFailure(result="watchdog", exit_code=9, message=""))
+    assert bench.completed() == [waiter]
+    assert bench.state("a") == "unloaded"
+    assert bench.records("instance crashed") == []
+    assert bench.records("model unloaded", "a")[-1].fields["reason"] == "by command"
+
+
+def test_instance_that_answers_busy_to_an_unload_is_asked_again() -> None:
+    bench = make_bench("a")
+    bench.bring_up("a")
+    bench.unload("a")
+    bench.returned("a")
+    bench.stopping("a", False)
+    assert bench.stopped() == []
+    bench.tick(5.0)
+    assert bench.ordered() == ["a"]
+
+
+def test_instance_that_does_not_answer_an_eviction_is_not_stopped() -> None:
+    bench = make_bench("a", "b", max_loaded=1)
+    bench.bring_up("a")
+    bench.lease("b")
+    bench.returned("a")
+    assert bench.ordered() == ["a"]
+    answer_silently(bench, "a")
+    assert bench.list_all(StopUnit) == []
+    assert bench.state("a") == "ready"
+
+
+def test_unload_is_told_that_requests_have_to_end_first() -> None:
+    bench = make_bench("a")
+    bench.lease("a")
+    bench.ready("a")
+    waiter = bench.unload("a")
+    told = bench.list_last(TellProgress)
+    assert [(progress.waiter, progress.busy) for progress in told] == [(waiter, ("a",))]
+    assert bench.ordered() == [], "a lease is busy: nobody is asked, whoever hangs"
