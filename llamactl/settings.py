@@ -219,6 +219,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that `[defaults]` sets, for the next read: what it cannot use then stays as it is here."""
     unusable: tuple[str, ...] = ()
     """Keys that `llamactl.toml` sets to something that cannot be used, and that had no value before: not in force."""
+    unread: tuple[str, ...] = ()
+    """Files of `models.d`, or the directory itself, that could not be read: nobody knows which models they have."""
 
     def resolve(self, name: str) -> str | None:
         """The model's own name for a name or an alias; None where there is no such model. Invalid models are found
@@ -227,6 +229,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         if name in self.models or name in self.invalid:
             return name
         return next((model.name for model in self.models.values() if name in model.aliases), None)
+
+    def may_hide(self, model: ModelSettings) -> bool:
+        """Whether a model that is not among these may stand in a file that could not be read."""
+        known = model.name in self.models or model.name in self.invalid
+        return not known and any(model.source == place or model.source.startswith(f"{place}/") for place in self.unread)
 
 
 def encode_spec(settings: ModelSettings) -> str:

@@ -55,21 +55,25 @@ def load_config(paths: Paths, previous: Config | None = None) -> Config:
     drafts: list[Draft] = []
     directories: list[_Directory] = []
     kept_files: set[str] = set()
+    unread: list[str] = []
     files = list_model_files(paths.models_config_dir, problems)
     if files is None and previous is not None:
         kept_files = {model.source for model in previous.models.values()}
         kept_files |= {bad.source for bad in previous.invalid.values()}
+    if files is None:
+        unread.append(str(paths.models_config_dir))
     for file in files or []:
         document = read_toml(file, problems)
         if document is None:
             kept_files.add(str(file))
+            unread.append(str(file))
             continue
         _read_models(document, str(file), defaults, drafts, directories, problems)
     named_paths = {_resolve_quietly(draft.fields.get("path")) for draft in drafts}
     for directory in directories:
         drafts += _read_directory(directory, named_paths, problems)
     config = assemble_config(machine.settings, str(paths.config_file), drafts, kept_files, previous, problems)
-    return replace(config, defaults=machine.defaults, unusable=tuple(machine.unusable))
+    return replace(config, defaults=machine.defaults, unusable=tuple(machine.unusable), unread=tuple(unread))
 
 
 # --- llamactl.toml ----------------------------------------------------------------------------------------------------

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from llamactl.front.service import Front
 
 
-_FOREIGN_NAMES = (ErrorCode.UNKNOWN_MODEL, ErrorCode.NO_SUPERVISOR)
+_UNKNOWN_NAMES = (ErrorCode.UNKNOWN_MODEL, ErrorCode.INVALID_CONFIG)
+"""The second one: of a file that cannot be read nobody knows the models."""
+_FOREIGN_NAMES = (*_UNKNOWN_NAMES, ErrorCode.NO_SUPERVISOR)
 """Errors whose `model` is what the client wrote, not a model of ours."""
 
 
@@ -177,7 +179,7 @@ class Exchange:
     def take_refusal(self, error: LlamactlError) -> None:
         """There will be no lease."""
         default = self._front.settings.default_model
-        if error.code is ErrorCode.UNKNOWN_MODEL and default and self._name != default:
+        if error.code in _UNKNOWN_NAMES and default and self._name != default:
             self._front.note_unknown(self._name)
             self._name = default
             self._record.end_wait(time.monotonic())

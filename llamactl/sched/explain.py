@@ -48,6 +48,9 @@ def refuse_unknown(core: Core, name: str) -> Refuse:
         if similar
         else "`llamactl list` shows all models"
     )
+    if core.config.unread:
+        message = f"cannot find model {name!r}: it may stand in {core.config.unread[0]}, which cannot be read"
+        return Refuse(_ANY, ErrorCode.INVALID_CONFIG, message, "`llamactl check` says why", name)
     return Refuse(_ANY, ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint, name)
 
 

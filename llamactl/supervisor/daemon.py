@@ -100,6 +100,7 @@ class Supervisor:
         self._take_config(await asyncio.to_thread(load_config, self._paths))
         await asyncio.to_thread(self._measurements.load)
         found = await self._units.open()
+        self._keep_hidden(found)
         self.dispatch(events.Configured(self._config))
         self._forget_failed()
         for run in found:
@@ -176,6 +177,11 @@ class Supervisor:
             )
         for name in config.unusable:
             _log.warning("setting not in force", key=name, reason=_UNUSABLE)
+
+    def _keep_hidden(self, found: list[Run]) -> None:
+        """A model that runs and may stand in a file that cannot be read is configured as it was started."""
+        hidden = {run.settings.name: run.settings for run in found if self._config.may_hide(run.settings)}
+        self._config = msgspec.structs.replace(self._config, models=self._config.models | hidden)
 
     def _list_problems(self) -> tuple[str, ...]:
         """What is wrong with the configuration, what it means for the machine first."""
@@ -416,7 +422,7 @@ class Supervisor:
         if name:
             status = self._scheduler.model_status(name)
             if status is None:
-                raise make_unknown(name)
+                raise self._make_unknown(name)
             return self._make_list((self._complete_status(status),))
         return self._make_list(self._list_statuses())
 
@@ -424,7 +430,7 @@ class Supervisor:
         """What would happen if the model were loaded now. Raises LlamactlError (unknown_model)."""
         found = self._scheduler.explain_load(name, time.monotonic())
         if found is None:
-            raise make_unknown(name)
+            raise self._make_unknown(name)
         return found
 
     def watch(self, holder: events.Holder) -> ModelList:
@@ -473,7 +479,8 @@ class Supervisor:
             self._status = status
             self._notifier.status(status)
 
-
-def make_unknown(name: str) -> LlamactlError:
-    hint = "`llamactl list` shows all models"
-    return LlamactlError(ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint=hint, model=name)
+    def _make_unknown(self, name: str) -> LlamactlError:
+        hint = "`llamactl list` shows all models"
+        if self._config.unread:
+            hint = f"it may stand in {self._config.unread[0]}, which cannot be read: `llamactl check` says why"
+        return LlamactlError(ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint=hint, model=name)

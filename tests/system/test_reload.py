@@ -61,6 +61,27 @@ def test_broken_file_costs_only_its_own_models(loaded: Llamactl, tiny: dict[str,
     assert loaded.chat("b").status == 200
 
 
+def test_restart_with_a_broken_file_keeps_its_models_that_run(loaded: Llamactl, tiny: dict[str, Path]) -> None:
+    loaded.write_models("more.toml", b={"path": str(tiny["b"]), "ctx": 1024, "aliases": ["second"]})
+    loaded.cli("reload")
+    loaded.cli("load", "b")
+    (PATHS.models_config_dir / "more.toml").write_text("[models.b]\npath = \n")
+    run("systemctl", "restart", "llamactl.service")
+    loaded.wait_event("instances_recovered")
+    assert loaded.chat("second").status == 200
+    assert loaded.chat("a").status == 200
+    refused = loaded.chat("c")
+    assert refused.status == 500
+    assert "more.toml, which cannot be read" in refused.error["message"]
+    assert "more.toml" in loaded.cli("status", "c", status=4).stderr
+    loaded.cli("reload", status=1)
+    assert loaded.chat("b").status == 200
+    loaded.write_models("more.toml")
+    loaded.cli("reload")
+    loaded.wait_event("model_unloaded", LLAMACTL_MODEL="b")
+    assert loaded.chat("c").status == 404
+
+
 def test_typo_in_a_limit_keeps_the_limit_until_a_restart_and_is_then_told(loaded: Llamactl) -> None:
     loaded.write_settings(host_budget="500 MiB")
     loaded.cli("reload")

@@ -647,3 +647,15 @@ def test_what_cannot_be_used_at_a_start_is_named_as_not_in_force(tree: Tree) -> 
 def test_limits_of_a_file_that_is_no_toml_are_named_as_not_in_force(tree: Tree) -> None:
     tree.glob('host_budget = "500 MiB"\nmax_loaded =\n[margins]\nCUDA0 = "1 GiB"\n')
     assert tree.load().unusable == ("margins", "host_budget", "max_loaded")
+
+
+def test_file_that_cannot_be_read_is_named_and_may_hide_what_was_started_from_it(tree: Tree) -> None:
+    tree.model()
+    before = tree.load().models["m"]
+    broken = tree.file("m.toml", "[models.m\n")
+    config = tree.load()
+    assert config.unread == (str(broken),)
+    assert config.may_hide(before)
+    assert not config.may_hide(replace(before, source=str(broken) + "x"))
+    tree.model(name="n")
+    assert not tree.load().may_hide(tree.load().models["n"])

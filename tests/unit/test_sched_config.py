@@ -1,5 +1,7 @@
 """What does a new configuration change, and what is measured when?"""
 
+import msgspec
+
 from llamactl.protocol import ChildState, MemoryStatus, ModelMemory, Stage
 from llamactl.sched.events import (
     CancelRecall,
@@ -413,3 +415,14 @@ def test_figures_stay_when_only_the_unit_has_changed() -> None:
     bench.do(Configured(make_config(make_settings("a", extra={"MemoryMax": "8G"}))))
     assert bench.measured() == []
     assert bench.status("a").memory.min is not None
+
+
+def test_unknown_name_is_refused_with_the_file_that_cannot_be_read() -> None:
+    bench = make_bench("a")
+    bench.do(Configured(msgspec.structs.replace(make_config(make_settings("a")), unread=("/etc/x.toml",))))
+    waiter = bench.lease("b")
+    assert bench.refused() == {waiter: "invalid_config"}
+    assert "/etc/x.toml, which cannot be read" in bench.list_last(Refuse)[0].message
+    bench.do(Configured(make_config(make_settings("a"))))
+    waiter = bench.lease("b")
+    assert bench.refused() == {waiter: "unknown_model"}
