@@ -131,8 +131,11 @@ def _parse_optional_path(value: object) -> str:
 
 
 def _parse_texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+    if not isinstance(value, list):
         raise ValueError('must be a list of texts, as in ["a", "b"]')
+    for number, item in enumerate(value, start=1):
+        if not isinstance(item, str):
+            raise ValueError(f'must be a list of texts, as in ["a", "b"]; item {number} is {show_value(item)}')
     return tuple(dict.fromkeys(_check_text(item) for item in value))
 
 
@@ -309,6 +312,8 @@ def _make_integer(low: int, high: int = MAX_INT, words: dict[str, int] | None = 
     def parse(value: object) -> int:
         if isinstance(value, str) and value in names:
             return names[value]
+        if high == MAX_INT and isinstance(value, int) and value > high:
+            raise ValueError(f"must be {limits}, and at most {high}")
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ValueError(f"must be {limits}{spelled}")
         return value

@@ -92,7 +92,7 @@ def _read_globals(table: dict[str, Any], file: str, problems: list[Problem], pre
     table = dict(table)
     content = table.pop("defaults", {})
     others = {key.name: "put it into the [defaults] table to set it for all models" for key in DEFAULT_KEYS}
-    others |= {"models": _IN_MODELS_D, "directories": _IN_MODELS_D}
+    others |= dict.fromkeys(("model", "models", "directory", "directories"), _IN_MODELS_D)
     place = Place(file)
     own: list[Problem] = []
     fields = parse_table(GLOBAL_KEYS, table, place, own, others)
@@ -193,7 +193,12 @@ def _read_models(
         key.name: "model keys stand in a [models.NAME] table" for key in MODEL_KEYS
     }
     others["defaults"] = "this table stands in llamactl.toml, or its keys in a [directories.LABEL] table"
-    tables = {name: document[name] for name in ("models", "directories") if name in document}
+    meant = {"models": "models stand in [models.NAME] tables", "directories": "did you mean [directories.LABEL]?"}
+    tables = {name: document[name] for name in meant if name in document}
+    for name, content in document.items():
+        close = find_close_key(name, meant) if isinstance(content, dict) and name not in tables else ""
+        if close:
+            others[name] = meant[close]
     parse_table(
         (), {name: value for name, value in document.items() if name not in tables}, Place(file), problems, others
     )

@@ -40,18 +40,22 @@ def list_names(names: tuple[str, ...], limit: int = 4) -> str:
 # --- refusals: the waiter is filled in by who sends them ---
 
 
+def hint_unknown(core: Core, name: str) -> str:
+    """What to do about a name that no model has."""
+    similar: list[str] = []
+    if len(core.names) <= 2000 and len(name) <= MAX_NAME_LENGTH:
+        plain = {known.casefold(): known for known in core.names}
+        similar = [plain[match] for match in difflib.get_close_matches(name.casefold(), plain, n=3, cutoff=0.6)]
+    if similar:
+        return f"did you mean {' or '.join(repr(match) for match in similar)}?"
+    return "`llamactl list` shows all models"
+
+
 def refuse_unknown(core: Core, name: str) -> Refuse:
-    is_searched = len(core.names) <= 2000 and len(name) <= MAX_NAME_LENGTH
-    similar = difflib.get_close_matches(name, core.names, n=3, cutoff=0.6) if is_searched else []
-    hint = (
-        f"did you mean {' or '.join(repr(match) for match in similar)}?"
-        if similar
-        else "`llamactl list` shows all models"
-    )
     if core.config.unread:
         message = f"cannot find model {name!r}: it may stand in {core.config.unread[0]}, which cannot be read"
         return Refuse(_ANY, ErrorCode.INVALID_CONFIG, message, "`llamactl check` says why", name)
-    return Refuse(_ANY, ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint, name)
+    return Refuse(_ANY, ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint_unknown(core, name), name)
 
 
 def refuse_invalid(model: Model, doing: str = "start") -> Refuse:

@@ -13,6 +13,7 @@ from llamactl.sched import (
     configure,
     devices,
     events,
+    explain,
     invariants,
     leases,
     lifecycle,
@@ -74,6 +75,10 @@ class Scheduler:
         """What would happen if the model, by name or alias, were loaded now; None where there is none."""
         model = self._core.models.get(self._core.names.get(name, name))
         return plan.explain_load(self._core, model, now) if model is not None else None
+
+    def hint_unknown(self, name: str) -> str:
+        """What to do about a name that no model has."""
+        return explain.hint_unknown(self._core, name)
 
     def list_devices(self) -> tuple[DeviceStatus, ...]:
         """The accounts."""

@@ -659,3 +659,33 @@ def test_file_that_cannot_be_read_is_named_and_may_hide_what_was_started_from_it
     assert not config.may_hide(replace(before, source=str(broken) + "x"))
     tree.model(name="n")
     assert not tree.load().may_hide(tree.load().models["n"])
+
+
+# --- hints ---
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("ctx = 4294967297", "cannot use ctx = 4294967297: must be an integer of 0 or more, and at most 2147483647"),
+        ("ctx = -1", "must be an integer of 0 or more"),
+        ('aliases = ["x", 5]', "item 2 is 5"),
+        ("aliases = [[]]", "item 1 is a list"),
+    ],
+)
+def test_complaint_names_the_limit_or_the_item(tree: Tree, key: str, told: str) -> None:
+    tree.model(key)
+    assert told in "\n".join(tree.complaints())
+
+
+@pytest.mark.parametrize(
+    ("table", "hint"),
+    [
+        ("model", "models stand in [models.NAME] tables"),
+        ("Models", "models stand in [models.NAME] tables"),
+        ("directory", "did you mean [directories.LABEL]?"),
+    ],
+)
+def test_misspelt_table_hints_at_the_right_one(tree: Tree, table: str, hint: str) -> None:
+    tree.file("x.toml", f'[{table}.a]\npath = "/x.gguf"\n')
+    assert tree.load().problems[0].hint == hint

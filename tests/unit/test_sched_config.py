@@ -426,3 +426,10 @@ def test_unknown_name_is_refused_with_the_file_that_cannot_be_read() -> None:
     bench.do(Configured(make_config(make_settings("a"))))
     waiter = bench.lease("b")
     assert bench.refused() == {waiter: "unknown_model"}
+
+
+def test_unknown_name_hints_at_one_that_is_spelt_with_other_capitals() -> None:
+    bench = make_bench("smollm2")
+    bench.lease("SMOLLM2")
+    assert bench.list_last(Refuse)[0].hint == "did you mean 'smollm2'?"
+    assert bench.scheduler.hint_unknown("xyz") == "`llamactl list` shows all models"
