@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 from pathlib import Path
 
 UNIT = "llamactl.service"
@@ -25,14 +26,19 @@ _COMING = frozenset({"activating", "reloading", "deactivating", "active"})
 """States in which a socket may appear. `active`: it has died, and systemd has not heard of it yet."""
 
 
-def is_coming() -> bool:
-    """Whether systemd has a supervisor that starts, or starts again."""
+def acquire_state() -> str:
+    """What systemd says of the supervisor: `active`, `failed` ...; empty where it cannot be asked."""
     command = ("systemctl", "show", "--property=ActiveState", "--value", UNIT)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ARRIVAL_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0 and done.stdout.strip() in _COMING
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def is_coming() -> bool:
+    """Whether systemd has a supervisor that starts, or starts again."""
+    return acquire_state() in _COMING
 
 
 @contextmanager
@@ -50,17 +56,27 @@ def watch_directory(directory: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def wait_for_supervisor(socket: Path, connect: Callable[[], bool], say: Callable[[str], None]) -> bool:
-    """Try to connect until it works, each time that something appears beside `socket`. False: nobody is coming, or
-    not within ARRIVAL_S.
-    """
+class Arrival(Enum):
+    """What came of waiting."""
+
+    HERE = auto()
+    LATE = auto()
+    """Not within ARRIVAL_S, though systemd said that it comes, or is there."""
+    NOBODY = auto()
+    """Nobody is coming."""
+
+
+def wait_for_supervisor(socket: Path, connect: Callable[[], bool], say: Callable[[str], None]) -> Arrival:
+    """Try to connect until it works, each time that something appears beside `socket`."""
     try:
         with watch_directory(socket.parent) as fd:
             if connect():
-                return True
-            return is_coming() and _wait(fd, connect, say)
+                return Arrival.HERE
+            if not is_coming():
+                return Arrival.NOBODY
+            return Arrival.HERE if _wait(fd, connect, say) else Arrival.LATE
     except OSError:  # we may not look there, or there is no such place
-        return False
+        return Arrival.NOBODY
 
 
 def _wait(fd: int, connect: Callable[[], bool], say: Callable[[str], None]) -> bool:

@@ -35,6 +35,7 @@ MAX_ANSWER_BYTES = 64 << 20
 """Who asks trusts the supervisor: a list of thousands of models is longer than a message of a client may be."""
 
 _START = "start it: systemctl start llamactl"
+_RESTART = "it runs, but its socket is gone: systemctl restart llamactl"
 
 
 class _NobodyThereError(LlamactlError):
@@ -53,10 +54,13 @@ class Client:
         self._timeout_s = timeout_s
         try:
             self._open()
-        except _NobodyThereError:
-            from llamactl.cli.arrival import wait_for_supervisor
+        except _NobodyThereError as error:
+            from llamactl.cli.arrival import Arrival, acquire_state, wait_for_supervisor
 
-            if not wait_for_supervisor(path, self._try_to_open, complain):
+            arrival = wait_for_supervisor(path, self._try_to_open, complain)
+            if arrival is Arrival.LATE and acquire_state() == "active":
+                raise LlamactlError(error.code, error.message, hint=_RESTART) from None
+            if arrival is not Arrival.HERE:
                 raise
 
     def _open(self) -> None:

@@ -217,6 +217,8 @@ def uninstall(root: Path = Path("/"), prefix: Path = Path("/usr/local")) -> list
         named = directory in ours or "llamactl" in str(directory.relative_to(root))
         if named and directory.is_dir() and not any(directory.iterdir()):
             directory.rmdir()
+    for path in sorted(place(root, Path("/etc/llamactl/models.d")).glob("*")):
+        lines.append(f"left      /{path.relative_to(root)}: not written by install")
     if root == Path("/"):
         for path in STATE:
             if path.is_dir():

@@ -60,6 +60,7 @@ def load_config(paths: Paths, previous: Config | None = None) -> Config:
     if files is None and previous is not None:
         kept_files = {model.source for model in previous.models.values()}
         kept_files |= {bad.source for bad in previous.invalid.values()}
+    problems += _find_missing(paths)
     if files is None:
         unread.append(str(paths.models_config_dir))
     for file in files or []:
@@ -74,6 +75,17 @@ def load_config(paths: Paths, previous: Config | None = None) -> Config:
         drafts += _read_directory(directory, named_paths, problems)
     config = assemble_config(machine.settings, str(paths.config_file), drafts, kept_files, previous, problems)
     return replace(config, defaults=machine.defaults, unusable=tuple(machine.unusable), unread=tuple(unread))
+
+
+def _find_missing(paths: Paths) -> list[Problem]:
+    """A directory that is not there has no models, which looks like a configuration without any."""
+    if not os.path.lexists(paths.config_dir):
+        message, hint = "there is no such directory, and so there are no models", "`llamactl install` makes it"
+        return [Place(str(paths.config_dir)).report(message, hint=hint)]
+    if not os.path.lexists(paths.models_config_dir):
+        message = "there is no such directory, and so there are no models"
+        return [Place(str(paths.models_config_dir)).report(message, fatal=False)]
+    return []
 
 
 # --- llamactl.toml ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from llamactl.cli import arrival
+from llamactl.cli.client import Client
+from llamactl.errors import LlamactlError
 from llamactl.protocol import ModelList
 from tests.cli.scripted import TIMEOUT_S, Supervisor, answer, make_command, make_environment
 
@@ -66,7 +68,8 @@ def test_waiting_has_an_end_and_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(arrival, "PATIENCE_S", 0.01)
     monkeypatch.setattr(arrival, "is_coming", lambda: True)
     said: list[str] = []
-    assert not arrival.wait_for_supervisor(tmp_path / "control.sock", lambda: False, said.append)
+    arrived = arrival.wait_for_supervisor(tmp_path / "control.sock", lambda: False, said.append)
+    assert arrived is arrival.Arrival.LATE
     assert said == ["the supervisor is being started: waiting for it"]
 
 
@@ -74,10 +77,25 @@ def test_each_thing_that_appears_is_a_new_try(tmp_path: Path, monkeypatch: pytes
     """The socket appears between the last try and the wait: the watch stood before, so that it is seen."""
     monkeypatch.setattr(arrival, "is_coming", lambda: (tmp_path / "control.sock").touch() is None)
     tries = iter([False, True])
-    assert arrival.wait_for_supervisor(tmp_path / "control.sock", lambda: next(tries), lambda text: None)
+    arrived = arrival.wait_for_supervisor(tmp_path / "control.sock", lambda: next(tries), lambda text: None)
+    assert arrived is arrival.Arrival.HERE
 
 
 def test_place_that_cannot_be_watched_is_not_waited_for(tmp_path: Path) -> None:
     said: list[str] = []
-    assert not arrival.wait_for_supervisor(tmp_path / "none" / "control.sock", lambda: True, said.append)
+    arrived = arrival.wait_for_supervisor(tmp_path / "none" / "control.sock", lambda: True, said.append)
+    assert arrived is arrival.Arrival.NOBODY
     assert said == []
+
+
+@pytest.mark.parametrize(
+    ("state", "hint"), [("active", "systemctl restart llamactl"), ("activating", "systemctl start llamactl")]
+)
+def test_socket_that_is_gone_while_the_supervisor_runs_wants_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, hint: str
+) -> None:
+    monkeypatch.setattr(arrival, "ARRIVAL_S", 0.05)
+    monkeypatch.setenv("PATH", add_systemctl(tmp_path, state))
+    with pytest.raises(LlamactlError) as refused:
+        Client(tmp_path / "control.sock")
+    assert refused.value.hint.endswith(hint)

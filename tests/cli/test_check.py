@@ -35,9 +35,10 @@ def test_all_well_is_0(paths: Paths) -> None:
     assert result.err == f"{paths.config_dir}: 1 model, no problems\n"
 
 
-def test_no_configuration_at_all_is_0(tmp_path: Path) -> None:
+def test_directory_that_is_missing_is_told(tmp_path: Path) -> None:
     result = run(Paths(config_dir=tmp_path / "nowhere"), "check")
-    assert (result.status, result.err) == (0, f"{tmp_path}/nowhere: 0 models, no problems\n")
+    assert result.status == 1
+    assert f"{tmp_path}/nowhere: there is no such directory" in result.out
 
 
 def test_every_finding_is_a_line_with_file_and_key(paths: Paths) -> None:

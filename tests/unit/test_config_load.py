@@ -20,7 +20,21 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def test_no_directory_at_all_gives_the_defaults(tmp_path: Path) -> None:
-    assert load_config(Paths(config_dir=tmp_path / "nowhere")) == Config()
+    config = load_config(Paths(config_dir=tmp_path / "nowhere"))
+    assert replace(config, problems=()) == Config()
+
+
+def test_directory_that_is_missing_is_told_with_its_cure(tree: Tree) -> None:
+    before = tree.load()
+    assert before.problems == ()
+    tree.paths.models_config_dir.rmdir()
+    (note,) = tree.load(before).problems
+    assert (note.file, note.fatal) == (str(tree.paths.models_config_dir), False)
+    tree.paths.config_dir.rmdir()
+    (problem,) = tree.load(before).problems
+    assert (problem.file, problem.fatal) == (str(tree.paths.config_dir), True)
+    assert "no such directory" in problem.message
+    assert "llamactl install" in problem.hint
 
 
 def test_global_keys_in_friendly_units(tree: Tree) -> None:

@@ -129,9 +129,12 @@ def test_uninstall_keeps_what_was_edited_and_what_is_not_ours(tmp_path: Path) ->
     lines = install(tmp_path, python=Path("/opt/env/bin/python"))
     assert any(line.startswith("left      /usr/local/bin/llamactl") for line in lines)
     (tmp_path / "etc/llamactl/llamactl.toml").write_text("# edited\n")
+    (tmp_path / "etc/llamactl/models.d/mine.toml").write_text("[models.a]\n")
     lines = uninstall(tmp_path)
     assert "kept      /etc/llamactl/llamactl.toml: edited since it was installed" in lines
-    assert list_files(tmp_path) == {"etc/llamactl/llamactl.toml", "usr/local/bin/llamactl"}
+    assert "left      /etc/llamactl/models.d/mine.toml: not written by install" in lines
+    mine = {"etc/llamactl/llamactl.toml", "etc/llamactl/models.d/mine.toml", "usr/local/bin/llamactl"}
+    assert list_files(tmp_path) == mine
 
 
 def test_uninstall_without_install_is_refused(tmp_path: Path) -> None:
@@ -188,6 +191,7 @@ def uncomment(path: Path) -> str:
 
 def test_shipped_configuration_shows_the_real_defaults(tmp_path: Path) -> None:
     (tmp_path / "llamactl.toml").write_text(uncomment(CHECKOUT / "etc/llamactl.toml"))
+    (tmp_path / "models.d").mkdir()
     config = load_config(Paths(config_dir=tmp_path))
     assert config.problems == ()
     examples = {"margins_bytes", "host_margin_bytes", "host_budget_bytes", "allowed_hosts", "cors_origins"}
