@@ -12,6 +12,7 @@ from llamactl.sched.events import (
     InstanceReported,
     InstanceSilent,
     LeaseAnnounced,
+    LeaseBusy,
     LeaseIdle,
     OrderSleep,
     OrderStop,
@@ -301,3 +302,14 @@ def test_the_end_of_a_sleeping_unit_by_hand_is_no_failure() -> None:
     put_to_sleep(bench, "a")
     bench.do(InstanceEnded("a", bench.generations["a"]))
     assert bench.state("a") == "unloaded"
+
+
+def test_front_whose_lease_was_revoked_while_it_said_busy_gets_none_on_a_sleeping_model() -> None:
+    bench = make_bench("a")
+    bench.bring_up("a")
+    put_to_sleep(bench, "a")
+    bench.do(LeaseBusy(1, "a", bench.generations["a"]))
+    assert [revoked.holder for revoked in bench.list_last(RevokeLease)] == [1]
+    assert bench.status("a").busy == 0
+    bench.lease("a", 2)
+    assert woken(bench) == ["a"]
