@@ -66,7 +66,6 @@ def run_measure(args: argparse.Namespace) -> int:
     line = ProgressLine(sys.stderr, args.name)
     try:
         with connect() as client:
-            line.say("measuring")
             result = client.ask(MeasureRequest(id=1, model=args.name), line.show)
     finally:
         line.clear()

@@ -37,9 +37,10 @@ def run_check(args: argparse.Namespace) -> int:
         return 1 if fatal else 0
     for problem in problems:
         print(clean_text(("" if problem.fatal else "note: ") + str(problem)))
-    count = f"{len(good)} model{'' if len(good) == 1 else 's'}"
+    n_models = len(good) + len(invalid)
+    count = f"{n_models} model{'' if n_models == 1 else 's'}"
     summary = f"{fatal} problem{'' if fatal == 1 else 's'}" if fatal else "no problems"
-    bad = f", {len(invalid)} invalid" if invalid else ""
+    bad = f", {len(invalid)} of them invalid" if invalid else ""
     print(f"{paths.config_dir}: {count}{bad}, {summary}", file=sys.stderr)
     if fatal and os.geteuid() != 0:
         print("llamactl: not run as root: not every file can be looked at", file=sys.stderr)

@@ -146,10 +146,14 @@ def format_state(model: ModelStatus, now_s: float) -> str:
     return f"{text}, pinned" if model.pinned else text
 
 
+def find_idle_since(model: ModelStatus) -> float:
+    """Since when nobody uses it; 0: somebody does, or nothing is known. Before it was ready it was not idle."""
+    return max(model.last_used_s, model.ready_since_s) if model.last_used_s and not model.busy else 0.0
+
+
 def format_idle(model: ModelStatus, now_s: float) -> str:
-    if model.busy or not model.last_used_s:
-        return NOTHING
-    return format_span(now_s - model.last_used_s)
+    since_s = find_idle_since(model)
+    return format_span(now_s - since_s) if since_s else NOTHING
 
 
 def format_context(model: ModelStatus) -> str:
@@ -245,7 +249,8 @@ def format_model(model: ModelStatus, now_s: float) -> str:
         add("Main PID", str(model.pid or ""))
     if model.facts is not None:
         trained = f" (trained for {model.facts.n_ctx_train})" if model.facts.n_ctx_train else ""
-        add("Context", f"{format_context(model)} tokens in {model.parallel} sequences{trained}")
+        sequences = f"{model.parallel} sequence{'' if model.parallel == 1 else 's'}"
+        add("Context", f"{format_context(model)} tokens in {sequences}{trained}")
     if model.failure is not None:
         again = f", {model.failures} times in a row" if model.failures > 1 else ""
         how = "signal" if model.failure.result in ("signal", "core-dump") else "exit status"
@@ -299,8 +304,9 @@ def _format_device(device: DeviceStatus) -> tuple[str, ...]:
 def describe_model(model: ModelStatus, now_s: float) -> dict[str, Any]:
     """A model for scripts: all fields of its status; ages instead of moments."""
     fields: dict[str, Any] = msgspec.to_builtins(model)
-    last_used_s, ready_since_s = fields.pop("last_used_s"), fields.pop("ready_since_s")
-    fields["idle_s"] = round(now_s - last_used_s, 3) if last_used_s and not model.busy else None
+    del fields["last_used_s"]
+    ready_since_s, idle_since_s = fields.pop("ready_since_s"), find_idle_since(model)
+    fields["idle_s"] = round(now_s - idle_since_s, 3) if idle_since_s else None
     retry_at_s = fields.pop("retry_at_s")
     fields["retry_in_s"] = round(max(0.0, retry_at_s - now_s), 3) if retry_at_s > now_s else None
     fields["memory"] = format_memory(model.memory)

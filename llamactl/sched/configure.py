@@ -52,6 +52,8 @@ def handle_configured(core: Core, event: Configured, now: float) -> None:
             drop_measurement(core, model)
         if before is not None and before != settings:
             _forget_failure(model)
+        if before is not None and before.files != settings.files:
+            model.facts = None
         queue_unmeasured(core, model)
         keep_if_pinned(core, model, now)
     core.configured = True
@@ -92,7 +94,7 @@ def _keep_after_all(core: Core, model: Model, now: float) -> None:
 
 def _take_invalid(core: Core, name: str, reason: str) -> None:
     model = core.models.setdefault(name, Model(name, None))
-    model.invalid, model.settings, model.removed = reason, None, False
+    model.invalid, model.settings, model.removed, model.facts = reason, None, False, None
     _refuse_measurements(core, model)
     drop_measurement(core, model)
     if model.instance is None or model.state in (State.STOPPING, State.SLEEPING):

@@ -237,6 +237,7 @@ def handle_measure_requested(core: Core, event: MeasureRequested, now: float) ->
         core.refuse_all([event.waiter], explain.refuse_invalid(model, "measure"))
         return
     core.measuring.waiters[event.waiter] = model.name
+    core.emit(TellProgress(event.waiter, Stage.MEASURING))
     if not core.measuring.is_current(model.name) or core.measuring.reported:
         core.measuring.add(model.name, first=True)
         if model.memory is MemoryStatus.FAILED:

@@ -123,6 +123,12 @@ def test_load_as_json_keeps_progress_apart() -> None:
     assert "measuring" in result.err
 
 
+def test_measuring_is_only_told_of_what_is_measured() -> None:
+    failure = Failure(id=1, code=ErrorCode.INVALID_MODEL, message="cannot measure 'bad': its configuration is invalid")
+    result, _ = ask(answer(failure), "measure", "bad")
+    assert result.err == "llamactl: cannot measure 'bad': its configuration is invalid\n"
+
+
 @pytest.mark.parametrize("code", sorted(ErrorCode))
 def test_every_error_has_its_exit_status_and_one_line(code: ErrorCode) -> None:
     failure = Failure(id=1, code=code, message="cannot measure 'm': why", hint="do this", details={"bytes": 3})

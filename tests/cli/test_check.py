@@ -53,7 +53,7 @@ def test_every_finding_is_a_line_with_file_and_key(paths: Paths) -> None:
         "models.d/m.toml: models.m.parallel: cannot use parallel = 0: must be an integer from 1 to 256",
         f"models.d/m.toml: models.m.path: cannot use '{path}': no such file",
     ]
-    assert result.err.splitlines()[0] == f"{paths.config_dir}: 0 models, 1 invalid, 4 problems"
+    assert result.err.splitlines()[0] == f"{paths.config_dir}: 1 model, 1 of them invalid, 4 problems"
 
 
 def test_file_that_models_cannot_read_is_found_even_by_root(paths: Paths) -> None:
@@ -68,7 +68,7 @@ def test_file_that_is_no_model_makes_its_model_invalid(paths: Paths) -> None:
     add_model(paths).write_bytes(b"root:x:0:0")
     result = run(paths, "check")
     assert result.status == 1
-    assert result.err == f"{paths.config_dir}: 0 models, 1 invalid, 1 problem\n"
+    assert result.err == f"{paths.config_dir}: 1 model, 1 of them invalid, 1 problem\n"
     assert json.loads(run(paths, "check", "--json").out)["invalid"] == ["m"]
 
 

@@ -297,3 +297,13 @@ def test_status_of_the_machine_as_json() -> None:
     assert fields["uptime_s"] == 7380.0
     assert fields["devices"][0]["holders"] == {"smollm2": 5 << 30}
     assert not {"since_s", "now_s", "id", "type"} & set(fields)
+
+
+def test_model_that_was_just_loaded_has_not_been_idle_for_longer_than_it_is_up() -> None:
+    model = msgspec.structs.replace(READY, last_used_s=870.0, ready_since_s=990.0, parallel=1)
+    result, _ = ask(answer(ModelList(id=1, now_s=1000.0, models=(model,))), "status", "smollm2")
+    assert "none for 10s" in result.out
+    assert "8192 tokens in 1 sequence (" in result.out
+    result, _ = ask(answer(ModelList(id=1, now_s=1000.0, models=(model,))), "ps", "--json")
+    (shown,) = json.loads(result.out)
+    assert (shown["idle_s"], shown["uptime_s"]) == (10.0, 10.0)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from llamactl.protocol import ChildState, MemoryStatus, ModelMemory, Stage
+from llamactl.protocol import ChildState, Facts, MemoryStatus, ModelMemory, Stage
 from llamactl.sched.events import (
     CancelRecall,
     Configured,
@@ -12,6 +12,7 @@ from llamactl.sched.events import (
     Refuse,
     StartMeasure,
     StopMeasure,
+    TellProgress,
     WaiterGone,
 )
 from llamactl.settings import InvalidModel
@@ -433,3 +434,21 @@ def test_unknown_name_hints_at_one_that_is_spelt_with_other_capitals() -> None:
     bench.lease("SMOLLM2")
     assert bench.list_last(Refuse)[0].hint == "did you mean 'smollm2'?"
     assert bench.scheduler.hint_unknown("xyz") == "`llamactl list` shows all models"
+
+
+def test_who_asks_for_a_measurement_is_told_that_it_is_made() -> None:
+    bench = make_bench("a")
+    bench.do(MeasureRequested((90, 1), "a"))
+    assert bench.list_last(TellProgress) == [TellProgress((90, 1), Stage.MEASURING)]
+
+
+def test_nothing_of_the_former_configuration_is_shown_of_an_invalid_model() -> None:
+    bench = make_bench("a")
+    bench.do(MeasureReported("a", make_breakdown(host=1), make_breakdown(host=1), Facts(n_ctx=4096), cached=True))
+    bench.bring_up("a")
+    bench.report("a", ChildState.READY, facts=Facts(n_ctx=4096))
+    bench.take_down("a")
+    assert bench.status("a").facts is not None
+    bench.do(Configured(make_config(invalid=(InvalidModel(name="a", reason="typo"),))))
+    status = bench.status("a")
+    assert (status.facts, status.ctx, status.memory.min) == (None, 0, None)
