@@ -4,6 +4,7 @@ Each test writes a configuration, starts the real units, and talks to them as us
 Unix socket, systemctl, the journal. Commands that wait (`llamactl load`, `systemctl start`) are the synchronisation.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -11,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,17 @@ class Llamactl:
     def write_models(self, file: str = "test.toml", **models: dict[str, Any]) -> None:
         PATHS.models_config_dir.mkdir(parents=True, exist_ok=True)
         (PATHS.models_config_dir / file).write_text(tomli_w.dumps({"models": models}))
+
+    @contextlib.contextmanager
+    def hold_load(self, name: str) -> Iterator[Callable[[], object]]:
+        """The model's next load waits until what this gives is called."""
+        gate = Path("/srv/gate")
+        os.mkfifo(gate, 0o644)
+        try:
+            self.write_drop_in(f"llamactl-model@{name}.service", f"[Service]\nExecStartPre=/bin/cat {gate}\n")
+            yield lambda: gate.write_bytes(b"")
+        finally:
+            gate.unlink()
 
     def write_drop_in(self, unit: str, text: str) -> None:
         """An administrator's drop-in for a unit, removed at the end."""

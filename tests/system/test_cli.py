@@ -92,13 +92,15 @@ def test_loading_twice_is_done_at_once(two: Llamactl) -> None:
 
 
 def test_interrupted_load_goes_on(two: Llamactl) -> None:
-    load = two.open_cli("load", "a")
-    assert load.stderr is not None
-    load.stderr.readline()
-    load.send_signal(signal.SIGINT)
-    assert load.wait(30) != 0
-    load.stderr.close()
-    two.wait_event("instance_ready", LLAMACTL_MODEL="a")
+    with two.hold_load("a") as go_on:
+        load = two.open_cli("load", "a")
+        assert load.stderr is not None
+        load.stderr.readline()
+        load.send_signal(signal.SIGINT)
+        assert load.wait(30) != 0
+        load.stderr.close()
+        go_on()
+        two.wait_event("instance_ready", LLAMACTL_MODEL="a")
 
 
 def test_stranger_may_not_reach_the_control_socket(two: Llamactl) -> None:

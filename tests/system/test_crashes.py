@@ -157,19 +157,13 @@ def test_model_that_is_busy_during_a_restart_stays_busy(two: Llamactl) -> None:
 
 
 def test_restarted_supervisor_goes_on_with_a_load_that_a_request_waits_for(two: Llamactl) -> None:
-    gate = Path("/srv/gate")
-    os.mkfifo(gate, 0o644)
-    try:
-        two.write_drop_in("llamactl-model@b.service", f"[Service]\nExecStartPre=/bin/cat {gate}\n")
-        with ThreadPoolExecutor() as pool:
-            answer = pool.submit(two.chat, "b")
-            journal.wait_entry(two.cursor, MESSAGE_ID=STARTING, UNIT="llamactl-model@b.service")
-            invocation = show("llamactl-model@b.service", "InvocationID")
-            run("systemctl", "restart", "llamactl.service")
-            gate.write_bytes(b"")
-            assert answer.result(60).status == 200
-    finally:
-        gate.unlink()
+    with two.hold_load("b") as go_on, ThreadPoolExecutor() as pool:
+        answer = pool.submit(two.chat, "b")
+        journal.wait_entry(two.cursor, MESSAGE_ID=STARTING, UNIT="llamactl-model@b.service")
+        invocation = show("llamactl-model@b.service", "InvocationID")
+        run("systemctl", "restart", "llamactl.service")
+        go_on()
+        assert answer.result(60).status == 200
     assert show("llamactl-model@b.service", "InvocationID") == invocation
     assert two.read_events("load_cancelled") == []
     assert two.read_events("stop_failed") == []
