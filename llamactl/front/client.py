@@ -6,16 +6,12 @@ sent) the kernel is asked to tell. What a client sends ahead stays undecoded byt
 file is a leaving, too: a client that shuts down its sending side will not be told from one that is gone. A refusal
 that leaves request bytes unread shuts down only our sending side and reads on for a moment: closing would reset the
 connection and take the refusal with it. One timer for each connection, armed for the earliest moment that could
-matter and looked at only then: no request pays for it. A second one runs while the client does not take what was sent
-to it: a sequence of the model waits behind that, and whoever waits for the model's room.
+matter and looked at only then: no request pays for it.
 """
 
 import asyncio
-import fcntl
 import socket
 import struct
-import sys
-import termios
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -27,6 +23,7 @@ from llamactl.front.framing import End, RequestReader
 from llamactl.front.headers import CONTINUE, format_answer, format_error_fields, format_wire_error
 from llamactl.front.routes import dispatch
 from llamactl.front.scan import make_scanner
+from llamactl.front.sending import SendWatch
 from llamactl.front.upstream import Upstream
 from llamactl.front.wire import RequestHead, WireError
 
@@ -77,13 +74,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_paused",
         "_reader",
         "_running",
-        "_send_timer",
+        "_sending",
         "_since_s",
         "_stream",
         "_timer",
         "_transport",
         "_tunnel",
-        "_unsent_bytes",
         "_wait",
         "congested",
         "peer",
@@ -114,9 +110,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._paused = 0
         self._linger: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._send_timer: asyncio.TimerHandle | None = None
-        self._unsent_bytes = 0
-        """When the timer was set."""
+        self._sending: SendWatch | None = None
+        """From the first time on that the client was behind."""
         self._wait = _Wait.FIRST
         self._since_s = 0.0
 
@@ -171,9 +166,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.congested = False
-        if self._send_timer is not None and self._transport is not None and not self._transport.is_closing():
-            self._send_timer.cancel()
-            self._send_timer = None
+        if self._sending is not None and self._transport is not None and not self._transport.is_closing():
+            self._sending.end()
         if self._running is not None:
             self._running.resume()
         if not self._answering:
@@ -183,10 +177,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         transport, self._transport = self._transport, None
         self._outlet = None
         self._front.clients.discard(self)
-        for timer in (self._linger, self._timer, self._send_timer):
+        for timer in (self._linger, self._timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._send_timer = None
+        self._timer = None
+        if self._sending is not None:
+            self._sending.end()
         if self._paused:
             self._front.hangups.forget(self._fileno(transport))
         running, self._running = self._running, None
@@ -524,39 +520,25 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _watch_sending(self) -> None:
         """What was sent waits for the client: cut it when it takes nothing for too long."""
-        limit_s = self._front.settings.send_timeout_s
-        if limit_s and self._send_timer is None:
-            self._unsent_bytes = self._count_unsent()
-            self._send_timer = self._front.loop.call_later(limit_s, self._check_sending, limit_s)
+        if self._sending is None:
+            limit_s = self._front.settings.send_timeout_s
+            if not limit_s or self._transport is None:
+                return
+            self._sending = SendWatch(self._front.loop, self._transport, limit_s, self._cut)
+        self._sending.begin()
 
-    def _check_sending(self, limit_s: float) -> None:
-        self._send_timer = None
-        if self._transport is None or not self._transport.get_write_buffer_size():
-            return
-        if self._count_unsent() != self._unsent_bytes:
-            self._watch_sending()
-            return
+    def _cut(self, why: str, unsent_bytes: int) -> None:
         record, running, self._running = self.record, self._running, None
         self._front.log.info(
             "client cut",
-            why=f"it took nothing for {limit_s:g} s",
-            unsent_bytes=self._unsent_bytes,
+            why=why,
+            unsent_bytes=unsent_bytes,
             model=record.model or None,
             request_id=record.request_id.decode("latin-1") or None,
         )
         if running is not None:
             running.cancel()
         self.break_off(after_flush=False)
-
-    def _count_unsent(self) -> int:
-        """What the client has not taken: of a Unix socket what it has not read, of a TCP connection what its machine
-        has not acknowledged. A Unix socket counts whole pieces as they were written.
-        """
-        transport = self._transport
-        assert transport is not None
-        unsent = bytearray(4)
-        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, unsent)
-        return transport.get_write_buffer_size() + int.from_bytes(unsent, sys.byteorder)
 
     # --- reading and waiting ---
 

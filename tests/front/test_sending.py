@@ -95,18 +95,16 @@ def test_client_that_takes_a_little_now_and_then_is_not_cut(stage: Any, tcp: boo
             call.chunk(b"data: " + b"x" * LARGE + b"\n\n")
             for _ in range(10):
                 connection = await wait_congested(world)
-                unsent = connection._unsent_bytes
-                while connection._count_unsent() == unsent:
+                unsent = connection._sending.unsent_bytes
+                while connection._sending.count_unsent() == unsent:
                     await asyncio.get_running_loop().sock_recv(sock, 4096)
                 if connection.congested:
-                    connection._send_timer.cancel()
-                    connection._check_sending(HOUR_S)
-                    assert connection._send_timer is not None
+                    connection._sending.check()
+                    assert connection._sending.is_running
             assert world.front.leases.leases()[0].in_flight == 1
             connection = await wait_congested(world)
             while connection in world.front.clients:  # the kernels may still be at it
-                connection._send_timer.cancel()
-                connection._check_sending(HOUR_S)
+                connection._sending.check()
                 await asyncio.sleep(0)
             await call.closed()
 
@@ -122,10 +120,10 @@ def test_client_that_reads_on_in_time_gets_all_and_costs_no_timer(stage: Any) ->
             call = await instance.call()
             call.answer(b"x" * LARGE)
             connection = await wait_congested(world)
-            assert connection._send_timer is not None
+            assert connection._sending.is_running
             assert (await read_rest(sock)).endswith(b"\r\n\r\n" + b"x" * LARGE)
             await wait_gone(world)
-            assert connection._send_timer is None
+            assert not connection._sending.is_running
 
     stage(scenario)
 
@@ -137,7 +135,7 @@ def test_zero_means_that_a_client_may_take_nothing_for_ever(stage: Any) -> None:
         with await connect(world, tcp=True) as sock:
             await send(sock, REQUEST)
             (await instance.call()).answer(b"x" * LARGE)
-            assert (await wait_congested(world))._send_timer is None
+            assert (await wait_congested(world))._sending is None
 
     stage(scenario)
 
@@ -191,7 +189,7 @@ def test_listener_to_few_events_that_takes_nothing_is_cut_too(stage: Any) -> Non
             await world.supervisor.expect(protocol.SubscribeRequest)
             (connection,) = world.front.clients
             world.front.subscribers._keep_alive()
-            assert connection._send_timer is None
+            assert connection._sending is None
             while not connection._transport.get_write_buffer_size():
                 world.supervisor.send(protocol.ModelsChanged(front=world.front.settings))
                 await asyncio.sleep(0)
@@ -218,13 +216,12 @@ def test_listener_that_has_caught_up_is_not_cut(stage: Any) -> None:
                 world.supervisor.send(protocol.ModelsChanged(front=world.front.settings))
                 await asyncio.sleep(0)
             world.front.subscribers._keep_alive()
-            timer = connection._send_timer
+            watch = connection._sending
             while connection._transport.get_write_buffer_size():
                 await asyncio.get_running_loop().sock_recv(sock, 1 << 16)
-            timer.cancel()
-            connection._unsent_bytes = connection._count_unsent()  # the kernel may hold what it likes
-            connection._check_sending(HOUR_S)
-            assert connection._send_timer is None
+            watch.unsent_bytes = watch.count_unsent()  # the kernel may hold what it likes
+            watch.check()
+            assert not watch.is_running
             assert world.front.clients == {connection}
 
     stage(scenario)
