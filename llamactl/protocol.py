@@ -450,6 +450,10 @@ class Stage(StrEnum):
     READY = "ready"
 
 
+BY_SIGNAL = ("signal", "core-dump")
+"""systemd's words for an end by a signal; the exit code is its number then."""
+
+
 class LoadFailure(_Value, frozen=True, kw_only=True):
     """How a model's last unit ended when it did not end well. `result` is systemd's word (`exit-code`, `signal`,
     `oom-kill`, `timeout`, `watchdog` ...).

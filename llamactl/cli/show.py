@@ -15,6 +15,7 @@ from llamactl.errors import ERROR_TABLE, ErrorCode
 from llamactl.names import format_command
 from llamactl.paths import acquire_paths
 from llamactl.protocol import (
+    BY_SIGNAL,
     Breakdown,
     DeviceStatus,
     ListRequest,
@@ -253,7 +254,7 @@ def format_model(model: ModelStatus, now_s: float) -> str:
         add("Context", f"{format_context(model)} tokens in {sequences}{trained}")
     if model.failure is not None:
         again = f", {model.failures} times in a row" if model.failures > 1 else ""
-        how = "signal" if model.failure.result in ("signal", "core-dump") else "exit status"
+        how = "signal" if model.failure.result in BY_SIGNAL else "exit status"
         add("Failure", f"{model.failure.result}, {how} {model.failure.exit_code}{again}")
         lines += [f"{'':13}{line}" for line in clean_text(model.failure.message).splitlines()]
         if model.retry_at_s > now_s:

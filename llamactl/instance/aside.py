@@ -21,16 +21,22 @@ class Aside:
     def __init__(self) -> None:
         self._running: set[asyncio.Future[Any]] = set()
 
-    def start(self, work: Callable[[], _T]) -> "asyncio.Future[_T]":
-        """The outcome of `work`. Wait for it behind a shield: it is done when the work is."""
+    def start(self, work: Callable[[], _T], turn: asyncio.Lock | None = None) -> "asyncio.Future[_T]":
+        """The outcome of `work`. Wait for it behind a shield: it is done when the work is, and only then the `turn`,
+        which the caller has acquired, is the next one's.
+        """
         outcome = _run_on_thread(work)
         self._running.add(outcome)
         outcome.add_done_callback(self._running.discard)
+        if turn is not None:
+            outcome.add_done_callback(lambda _: turn.release())
         return outcome
 
-    async def run(self, work: Callable[[], _T]) -> _T:
-        """The same for who waits at once, and may be cancelled."""
-        return await asyncio.shield(self.start(work))
+    async def run(self, work: Callable[[], _T], turn: asyncio.Lock | None = None) -> _T:
+        """The same for who waits at once, first for the turn, and may be cancelled."""
+        if turn is not None:
+            await turn.acquire()
+        return await asyncio.shield(self.start(work, turn))
 
     async def settle(self) -> None:
         """Returns when nothing runs. Nothing new may be started meanwhile."""

@@ -26,8 +26,7 @@ class GrammarDesk:
             await asyncio.wait_for(self._turn.acquire(), patience_s)
         except TimeoutError:
             raise _give_up("those of other requests are still being read", patience_s) from None
-        outcome = self._aside.start(check)
-        outcome.add_done_callback(lambda _: self._turn.release())
+        outcome = self._aside.start(check, self._turn)
         try:
             await asyncio.wait_for(asyncio.shield(outcome), patience_s)
         except TimeoutError:

@@ -8,6 +8,7 @@ only wait for each other's time slices.
 
 import os
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 _CPUS = Path("/sys/devices/system/cpu")
@@ -19,17 +20,17 @@ _CGROUPS = Path("/sys/fs/cgroup")
 def count_compute_threads() -> int:
     """For this process, now."""
     allowed = os.sched_getaffinity(0)
-    return choose_threads(allowed, _read_cores(allowed), parse_cpu_list(_read(_FAST_CPUS)), _read_quotas())
+    return choose_threads(allowed, {cpu: _read_core(cpu) for cpu in allowed}, _read_fast_cpus(), _read_quotas())
 
 
 def choose_threads(
     allowed: Collection[int], cores: Mapping[int, str], fast: Collection[int], quotas: Iterable[float]
 ) -> int:
-    """`cores`: of each CPU, the core that it is a thread of, where that is known. `fast`: empty where all are alike.
-    `quotas`: in CPUs.
+    """`cores`: of each CPU, the core that it is a thread of; empty or left out where nobody knows. `fast`: empty where
+    all are alike. `quotas`: in CPUs.
     """
     cpus = [cpu for cpu in allowed if cpu in fast] or allowed
-    n_cores = len({cores.get(cpu, str(cpu)) for cpu in cpus})
+    n_cores = len({cores.get(cpu) or str(cpu) for cpu in cpus})
     return max(1, int(min((n_cores, *quotas))))
 
 
@@ -54,9 +55,18 @@ def parse_quota(text: str) -> float | None:
         return None
 
 
-def _read_cores(cpus: Iterable[int]) -> dict[int, str]:
-    siblings = {cpu: _read(_CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list").strip() for cpu in cpus}
-    return {cpu: text for cpu, text in siblings.items() if text}
+# How a processor is built does not change; each context that is measured asks for it.
+
+
+@cache
+def _read_core(cpu: int) -> str:
+    """Empty: unknown."""
+    return _read(_CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list").strip()
+
+
+@cache
+def _read_fast_cpus() -> frozenset[int]:
+    return parse_cpu_list(_read(_FAST_CPUS))
 
 
 def _read_quotas() -> list[float]:

@@ -80,8 +80,7 @@ class PromptReader:
             return tokenize(text)
         if len(text) < HUGE_TEXT_CHARS:
             return await self.aside.run(lambda: tokenize(text))
-        async with self._huge_text:
-            return await self.aside.run(lambda: _run_huge(tokenize, text))
+        return await self.aside.run(lambda: _run_huge(tokenize, text), self._huge_text)
 
     async def read_prompts(self, given: Prompt) -> list[list[int]]:
         """One text or one list of tokens is one prompt; a list of texts, or of lists, is several."""

@@ -42,6 +42,8 @@ def list_names(names: tuple[str, ...], limit: int = 4) -> str:
 
 def hint_unknown(core: Core, name: str) -> str:
     """What to do about a name that no model has."""
+    if core.config.unread:
+        return f"it may stand in {core.config.unread[0]}, which cannot be read: `llamactl check` says why"
     similar: list[str] = []
     if len(core.names) <= 2000 and len(name) <= MAX_NAME_LENGTH:
         plain = {known.casefold(): known for known in core.names}

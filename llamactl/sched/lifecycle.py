@@ -7,7 +7,7 @@ a stop of ours is a crash or a failed load, and what it means depends on the sta
 
 import msgspec
 
-from llamactl.protocol import ChildState, LoadFailure, Stage, State
+from llamactl.protocol import BY_SIGNAL, ChildState, LoadFailure, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
 from llamactl.sched.events import Complete, InstanceEnded, InstanceReported, InstanceSilent, RevokeLease, SendNote
@@ -26,7 +26,6 @@ from llamactl.sched.takedown import (
 )
 
 _LIVE = (State.READY, State.SLEEPING)
-_SIGNALS = ("signal", "core-dump")
 
 
 def handle_instance_reported(core: Core, event: InstanceReported, now: float) -> None:
@@ -265,7 +264,7 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
             refusal = explain.refuse_cancelled(model, why)
             core.refuse_all(entry.waiters, refusal)
         return
-    died_in_warmup = failure.result in _SIGNALS and instance.stage == "warmup"
+    died_in_warmup = failure.result in BY_SIGNAL and instance.stage == "warmup"
     retry = learn_from_failure(core, model, instance, failure)
     core.drop_instance(model, State.FAILED)
     if died_in_warmup and instance.extra_bufts and instance.settings.repack and model.settings is not None:

@@ -481,6 +481,4 @@ class Supervisor:
 
     def _make_unknown(self, name: str) -> LlamactlError:
         hint = self._scheduler.hint_unknown(name)
-        if self._config.unread:
-            hint = f"it may stand in {self._config.unread[0]}, which cannot be read: `llamactl check` says why"
         return LlamactlError(ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint=hint, model=name)

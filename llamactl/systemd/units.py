@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from signal import Signals
 
 from llamactl.names import Role
+from llamactl.protocol import BY_SIGNAL
 
 CLD_EXITED = 1
 CLD_KILLED = 2
@@ -98,13 +99,12 @@ _DONE_TO_IT = {
     "oom-kill": "was killed because memory ran out",
     "timeout": "took too long and was killed",
 }
-_BY_SIGNAL = ("signal", "core-dump")
 _CRASHES = frozenset(("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"))
 
 
 def explain_result(result: str, exit_code: int) -> str:
     """What was done to a unit that did not end by itself, as a person would say it; empty for all others."""
-    if result not in _BY_SIGNAL:
+    if result not in BY_SIGNAL:
         return _DONE_TO_IT.get(result, "")
     try:
         name = Signals(exit_code).name

@@ -56,6 +56,26 @@ async def wait_gone(world: Any) -> None:
         await asyncio.sleep(0)
 
 
+async def listen(world: Any, tcp: bool) -> socket.socket:
+    """A client that has asked for events."""
+    world.supervisor.replies[protocol.SubscribeRequest] = lambda message: protocol.ModelList(
+        id=message.id, now_s=0, models=(A,)
+    )
+    sock = await connect(world, tcp)
+    await send(sock, b"GET /models/sse HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await world.supervisor.expect(protocol.SubscribeRequest)
+    return sock
+
+
+async def fill_up(world: Any) -> Any:
+    """Events until the first byte waits for the only client: its connection."""
+    (connection,) = world.front.clients
+    while not connection._transport.get_write_buffer_size():
+        world.supervisor.send(protocol.ModelsChanged(front=world.front.settings))
+        await asyncio.sleep(0)
+    return connection
+
+
 def find_event(world: Any, name: str) -> Any:
     (found,) = [event for event in world.events if event["event"] == name]
     return found
@@ -181,18 +201,11 @@ def test_listener_to_few_events_that_takes_nothing_is_cut_too(stage: Any) -> Non
 
     async def scenario(world: Any) -> None:
         await set_limits(world, send_timeout_s=SHORT_S)
-        world.supervisor.replies[protocol.SubscribeRequest] = lambda message: protocol.ModelList(
-            id=message.id, now_s=0, models=(A,)
-        )
-        with await connect(world, tcp=False) as sock:
-            await send(sock, b"GET /models/sse HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            await world.supervisor.expect(protocol.SubscribeRequest)
+        with await listen(world, tcp=False):
             (connection,) = world.front.clients
             world.front.subscribers._keep_alive()
             assert connection._sending is None
-            while not connection._transport.get_write_buffer_size():
-                world.supervisor.send(protocol.ModelsChanged(front=world.front.settings))
-                await asyncio.sleep(0)
+            await fill_up(world)
             assert not connection.congested
             world.front.subscribers._keep_alive()
             await wait_gone(world)
@@ -205,16 +218,8 @@ def test_listener_to_few_events_that_takes_nothing_is_cut_too(stage: Any) -> Non
 def test_listener_that_has_caught_up_is_not_cut(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         await set_limits(world, send_timeout_s=HOUR_S)
-        world.supervisor.replies[protocol.SubscribeRequest] = lambda message: protocol.ModelList(
-            id=message.id, now_s=0, models=(A,)
-        )
-        with await connect(world, tcp=False) as sock:
-            await send(sock, b"GET /models/sse HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            await world.supervisor.expect(protocol.SubscribeRequest)
-            (connection,) = world.front.clients
-            while not connection._transport.get_write_buffer_size():
-                world.supervisor.send(protocol.ModelsChanged(front=world.front.settings))
-                await asyncio.sleep(0)
+        with await listen(world, tcp=False) as sock:
+            connection = await fill_up(world)
             world.front.subscribers._keep_alive()
             watch = connection._sending
             while connection._transport.get_write_buffer_size():
@@ -230,12 +235,7 @@ def test_listener_that_has_caught_up_is_not_cut(stage: Any) -> None:
 def test_listener_to_events_that_takes_nothing_is_cut(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         await set_limits(world, send_timeout_s=SHORT_S)
-        world.supervisor.replies[protocol.SubscribeRequest] = lambda message: protocol.ModelList(
-            id=message.id, now_s=0, models=(A,)
-        )
-        with await connect(world, tcp=True) as sock:
-            await send(sock, b"GET /models/sse HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            await world.supervisor.expect(protocol.SubscribeRequest)
+        with await listen(world, tcp=True):
             while world.front.clients:
                 world.supervisor.send(protocol.ModelsChanged(front=world.front.settings))
                 await asyncio.sleep(0)

@@ -139,3 +139,24 @@ def test_check_that_hangs_holds_up_the_next_one_only_so_long_and_not_the_pool() 
             await desk.run(refuse)
 
     asyncio.run(run())
+
+
+def test_turn_is_the_next_ones_when_the_work_is_done_and_not_when_its_client_leaves() -> None:
+    release, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        release.wait(30)
+
+    async def run() -> None:
+        aside, turn = Aside(), asyncio.Lock()
+        first = asyncio.ensure_future(aside.run(work, turn))
+        await asyncio.to_thread(begun.wait, 30)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert turn.locked()
+        release.set()
+        assert await asyncio.wait_for(aside.run(lambda: 7, turn), 30) == 7
+
+    asyncio.run(run())
