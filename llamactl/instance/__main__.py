@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from llamactl.instance.environ import ChildEnvironment
-    from llamactl.instance.headstart import HeadStart
+    from llamactl.instance.llama.headstart import HeadStart
 
 EXIT_USAGE = 2
 
@@ -44,7 +44,7 @@ def _begin_head_start() -> "HeadStart | None":
     # All that is made until the model is ready stays; looking through it again and again is a tenth of the imports.
     gc.disable()
     try:
-        from llamactl.instance.headstart import begin
+        from llamactl.instance.llama.headstart import begin
     except (ImportError, OSError):  # of llama.cpp: the load meets it again, and reports it
         return None
     return begin(os.environ)
@@ -60,7 +60,7 @@ def _measure(environment: "ChildEnvironment") -> int:
 
 
 def _serve(environment: "ChildEnvironment", head_start: "HeadStart | None") -> int:
-    from llamactl.instance.early import EarlyLoad
+    from llamactl.instance.llama.early import EarlyLoad
 
     load = EarlyLoad(environment, head_start)
     import asyncio

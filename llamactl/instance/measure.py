@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from llamactl.errors import LlamactlError
-from llamactl.instance.devices import acquire_device_list, list_devices
 from llamactl.instance.environ import ChildEnvironment
+from llamactl.instance.llama.devices import acquire_device_list, list_devices
 from llamactl.instance.report import ReportLink
 from llamactl.protocol import VERSION, AnswerResult, Breakdown, ChildHello, ChildState, DeviceList, Facts, Order
 from llamactl.systemd.journal import get_logger
@@ -36,10 +36,10 @@ def measure_model(environment: ChildEnvironment) -> Measurement:
     """`min` at the smallest context that fitting may pick, `max` at what fits the memory that is free now. Raises
     LlamactlError.
     """
-    from llamactl.instance.bindings import register_rpc_servers
-    from llamactl.instance.fit import Measurer, choose_smallest_ctx
-    from llamactl.instance.library import llama
-    from llamactl.instance.llamalog import LlamaLog
+    from llamactl.instance.llama.bindings import register_rpc_servers
+    from llamactl.instance.llama.fit import Measurer, choose_smallest_ctx
+    from llamactl.instance.llama.library import llama
+    from llamactl.instance.llama.log import LlamaLog
 
     log = LlamaLog(environment.llama_debug)
     log.install()
@@ -58,7 +58,7 @@ def measure_model(environment: ChildEnvironment) -> Measurement:
 
 async def run_measure(environment: ChildEnvironment) -> int:
     """The exit status."""
-    from llamactl.instance.bindings import read_version
+    from llamactl.instance.llama.bindings import read_version
 
     hello = ChildHello(
         version=VERSION,

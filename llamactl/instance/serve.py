@@ -23,22 +23,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from llamactl.errors import LlamactlError
-from llamactl.instance.activity import Activity
-from llamactl.instance.early import EarlyLoad
+from llamactl.instance.engine.activity import Activity
 from llamactl.instance.environ import ChildEnvironment
+from llamactl.instance.llama.early import EarlyLoad
 from llamactl.instance.report import ReportLink
 from llamactl.protocol import VERSION, AnswerResult, ChildHello, ChildState, Order, OrderKind
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
 
 if TYPE_CHECKING:
-    from llamactl.instance.api import Api
-    from llamactl.instance.engine import Engine
-    from llamactl.instance.loading import Loaded
-    from llamactl.instance.model import LoadedModel
-    from llamactl.instance.prompts import PromptReader
-    from llamactl.instance.service import Service
-    from llamactl.instance.template import ChatTemplate
+    from llamactl.instance.chat.template import ChatTemplate
+    from llamactl.instance.engine.engine import Engine
+    from llamactl.instance.http.api import Api
+    from llamactl.instance.http.prompts import PromptReader
+    from llamactl.instance.http.service import Service
+    from llamactl.instance.llama.loading import Loaded
+    from llamactl.instance.llama.model import LoadedModel
 
 log = get_logger()
 
@@ -60,7 +60,7 @@ class Instance:
     """The `serve` role. `run` returns the exit status."""
 
     def __init__(self, environment: ChildEnvironment, load: EarlyLoad) -> None:
-        from llamactl.instance.bindings import read_version
+        from llamactl.instance.llama.bindings import read_version
 
         self._environment = environment
         self._load = load
@@ -104,7 +104,7 @@ class Instance:
         self._load.attach(self._report_stage, self._report_progress, self._report_model)
         loading = asyncio.ensure_future(asyncio.to_thread(self._load.wait))
         await asyncio.to_thread(_import_server)
-        from llamactl.instance.api import Api
+        from llamactl.instance.http.api import Api
 
         self._api = Api(self._environment.settings, self._activity)
         async with _serve_http(listener, self._api.build_app()):
@@ -138,8 +138,8 @@ class Instance:
             self._readers = self._make_readers(model)
 
     def _make_readers(self, model: "LoadedModel") -> "tuple[PromptReader, ChatTemplate]":
-        from llamactl.instance.prompts import PromptReader
-        from llamactl.instance.template import CHATML, ChatTemplate
+        from llamactl.instance.chat.template import CHATML, ChatTemplate
+        from llamactl.instance.http.prompts import PromptReader
 
         vocabulary = model.vocabulary
         source = self._environment.settings.chat_template or model.read_meta("tokenizer.chat_template") or CHATML
@@ -163,7 +163,7 @@ class Instance:
 
     async def _wait_for_load(self, loading: "asyncio.Future[Loaded]") -> bool:
         """Whether the model serves now. Otherwise the status says how the process ends."""
-        from llamactl.instance.loading import Cancelled
+        from llamactl.instance.llama.loading import Cancelled
 
         try:
             loaded = self._loaded = await loading
@@ -187,13 +187,13 @@ class Instance:
         return True
 
     def _build_service(self, loaded: "Loaded") -> "Service":
-        from llamactl.instance.embed import Embedder
-        from llamactl.instance.engine import Engine
-        from llamactl.instance.generate import Generator
-        from llamactl.instance.library import llama
-        from llamactl.instance.params import POOLING_TYPES
-        from llamactl.instance.service import Service
-        from llamactl.instance.wishes import choose_defaults
+        from llamactl.instance.engine.embed import Embedder
+        from llamactl.instance.engine.engine import Engine
+        from llamactl.instance.engine.generate import Generator
+        from llamactl.instance.http.parameters import choose_defaults
+        from llamactl.instance.http.service import Service
+        from llamactl.instance.llama.library import llama
+        from llamactl.instance.llama.params import POOLING_TYPES
 
         settings, vocabulary = self._environment.settings, loaded.model.vocabulary
         n_ctx = int(llama.llama_n_ctx(loaded.context))
@@ -276,7 +276,7 @@ class Instance:
 
     async def _wake_up(self) -> bool:
         """Load again, as at the start of the process."""
-        from llamactl.instance.headstart import begin
+        from llamactl.instance.llama.headstart import begin
 
         self._progress_s = time.monotonic()
         self._link.send(ChildState.LOADING, stage="starting")
@@ -365,8 +365,8 @@ class Instance:
 
 def _free(loaded: "Loaded") -> None:
     """The context before its model; then the heap's free pages go back to the kernel."""
-    from llamactl.instance.aside import trim_memory
-    from llamactl.instance.library import llama
+    from llamactl.instance.engine.background import trim_memory
+    from llamactl.instance.llama.library import llama
 
     llama.llama_free(loaded.context)
     loaded.model.close()
@@ -376,10 +376,6 @@ def _free(loaded: "Loaded") -> None:
 
 def _import_server() -> None:
     """What serving needs and loading does not."""
-
-    import llamactl.instance.api
-    import llamactl.instance.embed
-    import llamactl.instance.generate  # noqa: F401
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llamactl.instance.library import llama
+from llamactl.instance.llama.library import llama
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from llamactl.instance.generate import Generator
-from llamactl.instance.jobs import FinishEvent, GenerationRequest, Job
-from llamactl.instance.library import llama
-from llamactl.instance.sampling import SamplingParams
+from llamactl.instance.engine.generate import Generator
+from llamactl.instance.engine.jobs import FinishEvent, GenerationRequest, Job
+from llamactl.instance.engine.sampling import SamplingParams
+from llamactl.instance.llama.library import llama
 from llamactl.settings import ModelSettings
 from tests.instance.harness import Child, join_text, parse_events, run_child
 from tests.instance.test_generate import N_CTX, load_tiny

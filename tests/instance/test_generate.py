@@ -13,11 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llamactl.instance.batch import Batch
-from llamactl.instance.engine import EngineBroken
-from llamactl.instance.environ import ChildEnvironment
-from llamactl.instance.generate import Generator
-from llamactl.instance.jobs import (
+from llamactl.instance.engine.engine import EngineBroken
+from llamactl.instance.engine.generate import Generator
+from llamactl.instance.engine.jobs import (
     FailureEvent,
     FinishEvent,
     FinishReason,
@@ -26,10 +24,12 @@ from llamactl.instance.jobs import (
     TextEvent,
     TokenInfo,
 )
-from llamactl.instance.library import llama
-from llamactl.instance.loading import Loaded, load
-from llamactl.instance.model import Vocabulary
-from llamactl.instance.sampling import SamplingParams
+from llamactl.instance.engine.sampling import SamplingParams
+from llamactl.instance.environ import ChildEnvironment
+from llamactl.instance.llama.batch import Batch
+from llamactl.instance.llama.library import llama
+from llamactl.instance.llama.loading import Loaded, load
+from llamactl.instance.llama.model import Vocabulary
 from llamactl.protocol import ChildRole
 from llamactl.settings import ModelSettings
 

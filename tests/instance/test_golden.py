@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
+from llamactl.instance.engine.generate import Generator
+from llamactl.instance.engine.jobs import FinishEvent, GenerationRequest, Job, TextEvent
+from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.environ import ChildEnvironment
-from llamactl.instance.generate import Generator
-from llamactl.instance.jobs import FinishEvent, GenerationRequest, Job, TextEvent
-from llamactl.instance.library import llama
-from llamactl.instance.llamalog import LlamaLog
-from llamactl.instance.loading import Loaded, load
-from llamactl.instance.model import create_context
-from llamactl.instance.params import build_context_params
-from llamactl.instance.sampling import SamplingParams
+from llamactl.instance.llama.library import llama
+from llamactl.instance.llama.loading import Loaded, load
+from llamactl.instance.llama.log import LlamaLog
+from llamactl.instance.llama.model import create_context
+from llamactl.instance.llama.params import build_context_params
 from llamactl.protocol import ChildRole
 from llamactl.settings import ModelSettings
 from tests.instance.harness import ROOT, Child, join_text, run_child

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from llamactl.instance import headstart
 from llamactl.instance.environ import ChildEnvironment
-from llamactl.instance.headstart import HeadStart, begin
-from llamactl.instance.library import llama
-from llamactl.instance.params import build_model_params
+from llamactl.instance.llama import headstart
+from llamactl.instance.llama.headstart import HeadStart, begin
+from llamactl.instance.llama.library import llama
+from llamactl.instance.llama.params import build_model_params
 from llamactl.protocol import ChildRole
 from llamactl.settings import ModelSettings, encode_spec
 

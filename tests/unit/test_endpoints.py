@@ -9,8 +9,8 @@ from starlette.types import Message
 
 from llamactl import endpoints
 from llamactl.front.routes import LOOKUPS, ROUTES
-from llamactl.instance.activity import Activity
-from llamactl.instance.api import Api
+from llamactl.instance.engine.activity import Activity
+from llamactl.instance.http.api import Api
 from llamactl.settings import ModelSettings
 
 

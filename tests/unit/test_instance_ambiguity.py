@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.ambiguity import AmbiguityError, check_ambiguity
-from llamactl.instance.aside import Aside
-from llamactl.instance.gbnf import SchemaError
-from llamactl.instance.grammars import GrammarDesk
-from llamactl.instance.schema import format_grammar
+from llamactl.instance.engine.background import Aside
+from llamactl.instance.grammar.ambiguity import AmbiguityError, check_ambiguity
+from llamactl.instance.grammar.gbnf import SchemaError
+from llamactl.instance.grammar.schema import format_grammar
+from llamactl.instance.http.grammar_check import GrammarDesk
 from tests.unit.test_instance_schema import JSON
 
 BOMBS = {

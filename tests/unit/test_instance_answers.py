@@ -6,10 +6,10 @@ import pytest
 from starlette.types import Message
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance import answers
-from llamactl.instance.answers import StreamedText
-from llamactl.instance.jobs import EmbeddingRequest, Event, FailureEvent, FinishEvent, FinishReason, Job, Timings
-from llamactl.instance.shapes import ChatShape, Frame
+from llamactl.instance.engine.jobs import EmbeddingRequest, Event, FailureEvent, FinishEvent, FinishReason, Job, Timings
+from llamactl.instance.http import responses as answers
+from llamactl.instance.http.formats import ChatShape, Frame
+from llamactl.instance.http.responses import StreamedText
 
 FINISH = FinishEvent(FinishReason.STOP, 1, 0, 0, Timings(0, 1, 1.0, 0, 0.0))
 FAILURE = FailureEvent(LlamactlError(ErrorCode.INTERNAL, "it broke"))

@@ -3,7 +3,7 @@
 import pytest
 
 from llamactl.errors import LlamactlError
-from llamactl.instance.bodies import CompletionBody, parse_body
+from llamactl.instance.http.bodies import CompletionBody, parse_body
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llamactl.instance.devices import acquire_nvml_rows, read_nvml_rows
+from llamactl.instance.llama.devices import acquire_nvml_rows, read_nvml_rows
 
 
 class ScriptedNvml:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from llamactl.errors import ErrorCode
-from llamactl.instance.engine import Engine, EngineBroken
-from llamactl.instance.jobs import Deliveries, EmbeddingEvent, EmbeddingRequest, Event, FailureEvent, Job
+from llamactl.instance.engine.engine import Engine, EngineBroken
+from llamactl.instance.engine.jobs import Deliveries, EmbeddingEvent, EmbeddingRequest, Event, FailureEvent, Job
 
 TIMEOUT_S = 10.0
 

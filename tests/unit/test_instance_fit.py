@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.instance.fit import (
+from llamactl.instance.llama.fit import (
     ALIGN_TOKENS,
     choose_largest_ctx,
     choose_smallest_ctx,
     fits_anything,
     interpolate_ctx,
 )
-from llamactl.instance.memory import (
+from llamactl.instance.llama.memory import (
     HOST,
     acquire_host_total_bytes,
     mapped_range_is_exact,

@@ -8,8 +8,8 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
 
-from llamactl.instance.activity import Activity
-from llamactl.instance.api import Api, _stay
+from llamactl.instance.engine.activity import Activity
+from llamactl.instance.http.api import Api, _stay
 from llamactl.settings import ModelSettings
 
 SCOPE: dict[str, Any] = {"type": "http", "path": "/completion", "method": "POST", "headers": []}

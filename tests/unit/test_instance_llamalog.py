@@ -2,7 +2,7 @@
 
 import pytest
 
-from llamactl.instance.llamalog import choose_reasons
+from llamactl.instance.llama.log import choose_reasons
 
 TRUNCATED = "tensor 'blk.1.attn_v.weight' data is not within the file bounds, model is corrupted or incomplete"
 

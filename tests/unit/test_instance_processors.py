@@ -2,7 +2,7 @@
 
 import pytest
 
-from llamactl.instance.processors import choose_threads, count_compute_threads, parse_cpu_list, parse_quota
+from llamactl.instance.llama.processors import choose_threads, count_compute_threads, parse_cpu_list, parse_quota
 
 EIGHT = range(8)
 PAIRED = {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in EIGHT}

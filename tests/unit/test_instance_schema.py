@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llamactl.instance.gbnf import Rules, SchemaError
-from llamactl.instance.schema import format_grammar
-from llamactl.instance.schema_formats import FORMATS
-from llamactl.instance.schema_numbers import Bounds, format_integer, format_number
-from llamactl.instance.schema_pattern import format_pattern
+from llamactl.instance.grammar.gbnf import Rules, SchemaError
+from llamactl.instance.grammar.schema import format_grammar
+from llamactl.instance.grammar.schema_formats import FORMATS
+from llamactl.instance.grammar.schema_numbers import Bounds, format_integer, format_number
+from llamactl.instance.grammar.schema_pattern import format_pattern
 
 CHAR = r'[^"\\\x00-\x1F\x7F]'
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|\{[0-9,]+\}|[()|?*+]|[A-Za-z][A-Za-z0-9-]*|\s+')

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.instance.slots import Slot, choose_purges, choose_slot, count_cells, count_common_prefix
+from llamactl.instance.engine.slots import Slot, choose_purges, choose_slot, count_cells, count_common_prefix
 
 TOKENS = st.lists(st.integers(min_value=0, max_value=2), max_size=6)
 

@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.template import CHATML, ChatTemplate
+from llamactl.instance.chat.template import CHATML, ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.instance.text import TextStream, count_stop_prefix, find_first_stop
+from llamactl.instance.engine.text import TextStream, count_stop_prefix, find_first_stop
 
 # Few characters, so that stop strings happen, of one to four bytes each.
 TEXT = st.text(alphabet="ab é世🙂", max_size=24)

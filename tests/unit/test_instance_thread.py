@@ -2,7 +2,7 @@
 
 import threading
 
-from llamactl.instance.thread import ComputeThread
+from llamactl.instance.llama.thread import ComputeThread
 
 
 def test_tasks_run_in_order_on_one_thread() -> None:

@@ -96,3 +96,30 @@ def test_supervisor_cannot_reach_llama_cpp() -> None:
                     waiting += read_parts(path)
     assert "instance" not in seen
     assert not seen & list_importers("llama_cpp")
+
+
+WINGS = {
+    "llama": set(),
+    "grammar": set(),
+    "engine": {"llama", "grammar"},
+    "chat": {"llama"},
+    "http": {"llama", "grammar", "engine", "chat"},
+}
+"""Of the instance, with the other wings that each may import. `llama` may read the orders besides."""
+ORDERS = {"llama": {"environ"}}
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_wing_of_the_instance_imports_only_wings_below_it(wing: str) -> None:
+    for path in PACKAGE.glob(f"instance/{wing}/*.py"):
+        names = [name.split(".") for name in read_imports(path) if name.startswith("llamactl.instance.")]
+        assert {name[2] for name in names} - {wing} <= WINGS[wing] | ORDERS.get(wing, set()), path
+
+
+def test_one_wing_imports_llama_cpp() -> None:
+    importers = [path for path in MODULES if any(name.split(".")[0] == "llama_cpp" for name in read_imports(path))]
+    assert {path.parent.relative_to(PACKAGE).as_posix() for path in importers} <= {"instance/llama"}
+
+
+def test_every_folder_of_the_instance_is_a_wing() -> None:
+    assert {path.parent.name for path in PACKAGE.glob("instance/*/*.py")} == set(WINGS)

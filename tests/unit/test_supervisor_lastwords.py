@@ -13,8 +13,8 @@ Thread 0x00007f2c0b7fe6c0 (most recent call first):
   <timed out>
 
 Current thread 0x00007f2c4d5d0740 (most recent call first):
-  File "/opt/llamactl/llamactl/instance/batch.py", line 40 in decode
-  File "/opt/llamactl/llamactl/instance/engine.py", line 102 in _run
+  File "/opt/llamactl/llamactl/instance/llama/batch.py", line 40 in decode
+  File "/opt/llamactl/llamactl/instance/engine/engine.py", line 102 in _run
   ...
 
 Extension modules: numpy.core._multiarray_umath, msgspec._core (total: 2)

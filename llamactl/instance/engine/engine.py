@@ -1,0 +1,185 @@
+"""Who may touch the llama.cpp context? One thread, which does nothing else: take what came in, one step, hand over
+what came out.
+
+The event loop never waits for it and gets one call per step, not one per token. `since_progress_s` is what the
+watchdog asks: an idle engine makes progress by definition, a working one whenever a step ends. An exception in a step
+ends the jobs of that moment, not the engine; one that llama.cpp cannot recover from (EngineBroken) ends the engine,
+and `on_broken` the process.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.engine.jobs import Deliveries, FailureEvent, Job
+from llamactl.instance.llama.thread import ComputeThread
+from llamactl.systemd.journal import get_logger
+
+log = get_logger()
+
+
+class EngineBroken(Exception):
+    """llama.cpp cannot go on in this process. The text says why."""
+
+
+_DECODE_RESULTS = {
+    1: "its cache has no room",
+    2: "it was interrupted",
+    -1: "the batch is invalid",
+    -2: "there is no memory for computing",
+    -3: "computing failed",
+}
+"""Of llama_decode (llama.h, and what llama_context makes of ggml's status)."""
+
+
+def explain_decode(result: int, n_tokens: int) -> str:
+    reason = _DECODE_RESULTS.get(result, "for an unknown reason")
+    return f"llama.cpp cannot decode {n_tokens} tokens: {reason} (llama_decode returned {result})"
+
+
+class Worker(Protocol):
+    """What the thread runs. All methods are called from that thread."""
+
+    def accept(self, job: Job) -> None:
+        """A new job, in order of arrival."""
+
+    def has_work(self) -> bool: ...
+
+    def step(self) -> Deliveries:
+        """One decode, or what can be done without one."""
+
+    def use_threads(self, n_threads: int) -> None:
+        """So many compute from the next step on."""
+
+    def count_step_tokens(self) -> int:
+        """Tokens in the step that runs: the more, the longer it may take."""
+
+    def abandon(self) -> list[Job]:
+        """Gives up every job and forgets all that the context holds."""
+
+
+class Engine:
+    """Runs a Worker. `submit`, `wake` and `close` may be called from the event loop."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        loop: asyncio.AbstractEventLoop,
+        on_broken: Callable[[str], None],
+        thread: ComputeThread | None = None,
+    ) -> None:
+        """`thread` is the engine's from its start on; None: a new one."""
+        self._worker = worker
+        self._loop = loop
+        self._on_broken = on_broken
+        self._inbox: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._n_threads: int | None = None
+        """To compute with from the next step on; None: as many as now."""
+        self._progress_s = time.monotonic()
+        self._working = False
+        self._thread = thread or ComputeThread()
+
+    def start(self) -> None:
+        self._thread.run(self._run)
+
+    def submit(self, job: Job) -> None:
+        with self._changed:
+            self._inbox.append(job)
+            self._changed.notify()
+
+    def cancel(self, job: Job) -> None:
+        """Its sequence is free before the next step."""
+        job.cancelled = True
+        with self._changed:
+            self._changed.notify()
+
+    def use_threads(self, n_threads: int) -> None:
+        """So many compute from the next step on."""
+        with self._changed:
+            self._n_threads = n_threads
+
+    def close_soon(self) -> None:
+        """The engine ends after the running step; jobs fail."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Ends the engine and waits for it. False: the running step took longer than `timeout_s`."""
+        self.close_soon()
+        return self._thread.end(timeout_s)
+
+    def since_progress_s(self) -> float:
+        """How long the running step has taken; 0 when idle."""
+        return time.monotonic() - self._progress_s if self._working else 0.0
+
+    def count_inbox(self) -> int:
+        """Jobs that the worker has not seen yet."""
+        return len(self._inbox)
+
+    def count_step_tokens(self) -> int:
+        return self._worker.count_step_tokens()
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._step()
+        except EngineBroken as error:
+            self._fail_all(f"the engine has ended: {error}")
+            self._call(self._on_broken, str(error))
+        self._fail_all("the instance is stopping", ErrorCode.SHUTTING_DOWN)
+
+    def _wait_for_work(self) -> bool:
+        with self._changed:
+            while not (self._closing or self._inbox or self._worker.has_work()):
+                self._working = False
+                self._changed.wait()
+            if self._closing:
+                return False
+            arrived = list(self._inbox)
+            self._inbox.clear()
+            n_threads, self._n_threads = self._n_threads, None
+        self._progress_s = time.monotonic()
+        self._working = True
+        if n_threads is not None:
+            self._worker.use_threads(n_threads)
+        for job in arrived:
+            self._worker.accept(job)
+        return True
+
+    def _step(self) -> None:
+        try:
+            deliveries = self._worker.step()
+        except EngineBroken:
+            raise
+        except Exception as error:
+            log.exception("engine step failed")
+            self._fail_all(f"the engine failed: {error}")
+            return
+        if deliveries:
+            self._call(_deliver, deliveries)
+
+    def _fail_all(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        with self._changed:
+            jobs = [*self._worker.abandon(), *self._inbox]
+            self._inbox.clear()
+        error = LlamactlError(code, message)
+        if jobs:
+            self._call(_deliver, [(job, FailureEvent(error)) for job in jobs])
+
+    def _call(self, function: Callable[..., None], *args: object) -> None:
+        # RuntimeError: the loop is closed, the process ends and nobody waits for results any more.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
+
+
+def _deliver(deliveries: Deliveries) -> None:
+    for job, event in deliveries:
+        job.push(event)

@@ -1,0 +1,456 @@
+"""How do many requests share one context? Continuous batching: each step decodes one token of every running sequence
+and a chunk of waiting prompts.
+
+A sequence is its tokens and how many of them the context holds (`n_past`). What is missing is pending: one token
+while it generates, many at the start and after it was put back. That makes putting back cheap to write and safe: the
+tokens, the sampler and the text so far stay, only the cells go. When the shared cache is full, idle slots lose their
+tokens first, then the newest sequence is put back; it comes in again after another has ended, not before, or it would
+push itself out in turns.
+"""
+
+import codecs
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.engine.candidates import Candidates
+from llamactl.instance.engine.engine import EngineBroken, explain_decode
+from llamactl.instance.engine.jobs import (
+    Deliveries,
+    FailureEvent,
+    FinishEvent,
+    FinishReason,
+    GenerationRequest,
+    Job,
+    TextEvent,
+    TokenInfo,
+)
+from llamactl.instance.engine.sampling import GrammarError, SamplerChain, TokenProbs
+from llamactl.instance.engine.sequence import Sequence
+from llamactl.instance.engine.slots import Slot, choose_purges, choose_slot, count_cells, count_common_prefix
+from llamactl.instance.engine.stats import Load, Stats
+from llamactl.instance.engine.text import TextStream
+from llamactl.instance.llama.batch import Batch
+from llamactl.instance.llama.library import llama
+from llamactl.instance.llama.model import Vocabulary
+from llamactl.instance.llama.params import ModelTraits
+
+_DECODED, _NO_ROOM = 0, 1
+_INVALID_BATCH = -1
+_MIN_COPIED = 16
+"""Fewer tokens are decoded as fast as they are copied."""
+
+
+@dataclass
+class Generator:
+    """The Worker for models that generate text. Owns what the context holds, not the context."""
+
+    context: Any
+    vocabulary: Vocabulary
+    traits: ModelTraits
+    n_parallel: int
+    n_ctx: int
+    n_batch: int
+    _waiting: deque[Sequence] = field(default_factory=deque)
+    _running: list[Sequence] = field(default_factory=list)
+    """In order of arrival."""
+    _n_steps: int = 0
+    _n_ended: int = 0
+    _n_failed: int = 0
+    _candidates: Candidates | None = None
+
+    def __post_init__(self) -> None:
+        self.stats = Stats()
+        self._refused: Deliveries = []
+        self.slots = [Slot(index) for index in range(self.n_parallel)]
+        self._batch = Batch(max(self.n_batch, self.n_parallel))
+        self._memory = llama.llama_get_memory(self.context)
+
+    # --- Worker -----------------------------------------------------------------------------------
+
+    def accept(self, job: Job) -> None:
+        request = job.request
+        if not isinstance(request, GenerationRequest):
+            raise TypeError("not a generation")
+        try:
+            chain = SamplerChain(request.sampling, self.vocabulary, self.n_ctx, request.prompt)
+        except GrammarError as error:
+            refusal = LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot use the grammar: {error}")
+            self._refused.append((job, FailureEvent(refusal)))
+            return
+        text = TextStream(request.stops, request.min_indent)
+        sequence = Sequence(job, request, list(request.prompt), text, chain)
+        if request.wants_prompt_probs:
+            sequence.prompt_infos.append(self._describe(TokenProbs(request.prompt[0], None, [])))
+        self._waiting.append(sequence)
+
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._running or self._refused)
+
+    def read_load(self) -> Load:
+        return Load(len(self._running), len(self._waiting))
+
+    def list_running(self) -> list[Sequence]:
+        """From any thread: a copy, each of whose sequences may change or end meanwhile."""
+        return list(self._running)
+
+    def use_threads(self, n_threads: int) -> None:
+        llama.llama_set_n_threads(self.context, n_threads, n_threads)
+
+    def count_step_tokens(self) -> int:
+        return self._batch.n_tokens
+
+    def step(self) -> Deliveries:
+        self._n_steps += 1
+        refused, self._refused = self._refused, []
+        if refused:
+            return refused
+        self._drop_cancelled()
+        self._admit()
+        self._make_room()
+        self._fill()
+        if not self._batch.n_tokens:
+            return []
+        failures = self._decode()
+        if failures is not None:
+            return failures
+        self.stats.n_decodes += 1
+        self.stats.n_busy += len(self._running)
+        return self._sample()
+
+    def abandon(self) -> list[Job]:
+        sequences = [*self._running, *self._waiting]
+        for sequence in sequences:
+            sequence.chain.close()
+        refused, self._refused = self._refused, []
+        self._running.clear()
+        self._waiting.clear()
+        self._forget_cells()
+        return [*(sequence.job for sequence in sequences), *(job for job, _ in refused)]
+
+    # --- the parts of a step ----------------------------------------------------------------------
+
+    def _drop_cancelled(self) -> None:
+        for sequence in [s for s in self._running if s.job.cancelled]:
+            self._end(sequence)
+        for sequence in [s for s in self._waiting if s.job.cancelled]:
+            self._waiting.remove(sequence)
+            sequence.chain.close()
+
+    def _admit(self) -> None:
+        """Waiting requests into free slots, strictly in order of arrival. Only choices of a prompt that is under way
+        let others pass: they take it over when it is decoded.
+        """
+        while (sequence := self._find_next()) is not None:
+            if self._running and sequence.waits_for_end == self._n_ended:
+                return
+            reserved = sum(len(running.tokens) for running in self._running)
+            if self._running and reserved + len(sequence.tokens) >= self.n_ctx:
+                return
+            slot = choose_slot(self.slots, sequence.tokens)
+            if slot is None:
+                return
+            self._waiting.remove(sequence)
+            self._enter(sequence, slot)
+
+    def _find_next(self) -> Sequence | None:
+        return next((sequence for sequence in self._waiting if not self._is_underway(sequence)), None)
+
+    def _is_underway(self, sequence: Sequence) -> bool:
+        """Whether another choice of the same request is about to have its prompt in memory."""
+        if not self.traits.prefix_is_cuttable or not sequence.request.cache_prompt:
+            return False
+        prompt = sequence.request.prompt
+        return any(running.n_pending > 1 and running.request.prompt is prompt for running in self._running)
+
+    def _enter(self, sequence: Sequence, slot: Slot) -> None:
+        slot.busy = True
+        # The last token is decoded again in any case: its logits are what comes next.
+        n_common = min(count_common_prefix(slot.tokens, sequence.tokens), len(sequence.tokens) - 1)
+        if not sequence.request.cache_prompt or not self._can_keep(slot, n_common):
+            n_common = 0
+        if not self._cut(slot, n_common):
+            n_common = 0
+        n_common = self._copy_prefix(sequence, slot, n_common)
+        sequence.slot, sequence.n_past = slot, n_common
+        if not sequence.started_s:
+            sequence.started_s = time.monotonic()
+            sequence.n_cached = n_common
+        self._running.append(sequence)
+
+    def _copy_prefix(self, sequence: Sequence, slot: Slot, n_common: int) -> int:
+        """Takes over what a running sequence holds of the same beginning, where that is more than the slot does. Both
+        share the cells, which are counted twice here: that errs on the safe side. Returns what the slot holds now.
+        """
+        if not self.traits.prefix_is_cuttable or not sequence.request.cache_prompt:
+            return n_common
+        for donor in self._running:
+            assert donor.slot is not None
+            length = min(count_common_prefix(donor.slot.tokens, sequence.tokens), len(sequence.tokens) - 1)
+            if length >= n_common + _MIN_COPIED:
+                self._cut(slot, 0)
+                llama.llama_memory_seq_cp(self._memory, donor.slot.id, slot.id, 0, length)
+                slot.tokens = donor.slot.tokens[:length]
+                n_common = length
+        return n_common
+
+    def _can_keep(self, slot: Slot, n_common: int) -> bool:
+        """Whether the memory of the first `n_common` tokens is whole: models with a sliding window have forgotten the
+        far past.
+        """
+        if n_common == 0 or n_common == len(slot.tokens) or self.traits.prefix_is_cuttable:
+            return True
+        if self.traits.recurrent:
+            return False
+        first = llama.llama_memory_seq_pos_min(self._memory, slot.id)
+        return bool(first <= max(0, n_common - self.traits.n_swa - 1))
+
+    def _cut(self, slot: Slot, length: int) -> bool:
+        """Shortens what a slot holds. False: that was impossible, it holds nothing now."""
+        if len(slot.tokens) == length:
+            return True
+        done = bool(llama.llama_memory_seq_rm(self._memory, slot.id, length, -1))
+        if not done:
+            llama.llama_memory_seq_rm(self._memory, slot.id, -1, -1)
+        slot.tokens = slot.tokens[:length] if done else []
+        return done
+
+    def _make_room(self) -> None:
+        """Frees cells for what the next batch will add."""
+        while True:
+            n_new = self._count_next_tokens()
+            n_missing = count_cells(self.slots) + n_new - self.n_ctx
+            if n_missing <= 0:
+                return
+            purges = choose_purges(self.slots, n_missing)
+            for slot in purges:
+                self._cut(slot, 0)
+            if not purges:
+                if len(self._running) <= 1:
+                    return
+                self._put_back(self._running[-1])
+
+    def _count_next_tokens(self) -> int:
+        return min(self._batch.capacity, sum(sequence.n_pending for sequence in self._running))
+
+    def _put_back(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        slot = sequence.slot
+        assert slot is not None
+        self._cut(slot, 0)
+        slot.busy = False
+        sequence.slot, sequence.n_past, sequence.waits_for_end = None, 0, self._n_ended
+        self._waiting.appendleft(sequence)
+
+    def _fill(self) -> None:
+        """Generating sequences first, so that no prompt delays them by more than one chunk."""
+        self._batch.clear()
+        for sequence in sorted(self._running, key=lambda s: s.n_pending > 1):
+            assert sequence.slot is not None
+            sequence.output_index = sequence.probe_index = -1
+            n_take = min(sequence.n_pending, self._batch.room)
+            probe = sequence.next_probe
+            if probe is not None:
+                n_take = min(n_take, probe + 1 - sequence.n_past)
+            if n_take == 0:
+                continue
+            is_last = n_take == sequence.n_pending
+            chunk = sequence.tokens[sequence.n_past : sequence.n_past + n_take]
+            is_probe = probe is not None and sequence.n_past + n_take == probe + 1
+            index = self._batch.add(sequence.slot.id, chunk, sequence.n_past, output_last=is_last or is_probe)
+            sequence.slot.tokens += chunk
+            sequence.slot.last_used = self._n_steps
+            sequence.n_past += n_take
+            if is_last:
+                sequence.output_index = index
+            if is_probe:
+                sequence.probe_index = index
+
+    def _decode(self) -> Deliveries | None:
+        """None: done. Else what to tell those whose requests ended with it."""
+        result = llama.llama_decode(self.context, self._batch.struct)
+        if result == _DECODED:
+            self._n_failed = 0
+            return None
+        if result == _NO_ROOM and len(self._running) > 1:
+            # Cells are counted above; models with several caches can still run out in one of them.
+            self._put_back_all_but_oldest()
+            return []
+        message = explain_decode(result, self._batch.n_tokens)
+        if result < _INVALID_BATCH:
+            self._n_failed += 1
+            if self._n_failed > 1:
+                raise EngineBroken(message)
+        return self._fail_running(LlamactlError(ErrorCode.INTERNAL, message))
+
+    def _fail_running(self, error: LlamactlError) -> Deliveries:
+        """What the context holds after a failed decode is unknown: all of it goes, the waiting requests stay."""
+        failed = list(self._running)
+        for sequence in failed:
+            self._end(sequence)
+        self._forget_cells()
+        return [(sequence.job, FailureEvent(error)) for sequence in failed]
+
+    def _forget_cells(self) -> None:
+        llama.llama_memory_clear(self._memory, True)
+        for slot in self.slots:
+            slot.busy, slot.tokens = False, []
+
+    def _put_back_all_but_oldest(self) -> None:
+        for sequence in reversed(self._running[1:]):
+            self._put_back(sequence)
+        oldest = self._running[0]
+        assert oldest.slot is not None
+        self._cut(oldest.slot, 0)
+        oldest.n_past = 0
+        for slot in choose_purges(self.slots, self.n_ctx):
+            self._cut(slot, 0)
+
+    def _sample(self) -> Deliveries:
+        deliveries: Deliveries = []
+        now_s = time.monotonic()
+        for sequence in self._running:
+            if sequence.request.wants_progress and not sequence.n_generated:
+                deliveries.append((sequence.job, sequence.measure_progress(now_s)))
+            if sequence.probe_index >= 0:
+                self._probe(sequence)
+        for sequence in [s for s in self._running if s.output_index >= 0]:
+            if not sequence.n_generated:
+                sequence.first_token_s = sequence.first_token_s or now_s
+                if sequence.prompt_infos:
+                    deliveries.append((sequence.job, TextEvent("", 0, infos=tuple(sequence.prompt_infos))))
+            if sequence.request.max_tokens == 0:
+                self._finish(sequence, FinishReason.LENGTH, "", deliveries)
+                continue
+            if sequence.chain.is_plain:
+                token = sequence.chain.sample(self.context, sequence.output_index)
+            else:
+                sampled = self._sample_closely(sequence, deliveries)
+                if sampled is None:
+                    continue
+                token = sampled
+            sequence.n_generated += 1
+            if self.vocabulary.is_end(token):
+                self._finish(sequence, FinishReason.STOP, "", deliveries)
+                continue
+            sequence.tokens.append(token)
+            sequence.held_tokens.append(token)
+            text = sequence.text.feed(self.vocabulary.piece(token, special=sequence.request.special_text))
+            if sequence.text.stopped_by is not None:
+                self._finish(sequence, FinishReason.STOP, text, deliveries)
+            elif self._is_at_limit(sequence, text, now_s):
+                self._finish(sequence, FinishReason.LENGTH, text, deliveries)
+            elif text:
+                deliveries.append((sequence.job, self._take_text(sequence, text, now_s)))
+        return deliveries
+
+    def _is_at_limit(self, sequence: Sequence, text: str, now_s: float) -> bool:
+        request = sequence.request
+        if sequence.n_generated == request.max_tokens or len(sequence.tokens) >= self.n_ctx:
+            return True
+        if (
+            request.max_predict_s is not None
+            and now_s - sequence.first_token_s > request.max_predict_s
+            and "\n" in text
+        ):
+            return True
+        return sequence.text.is_dedented
+
+    def _sample_closely(self, sequence: Sequence, deliveries: Deliveries) -> int | None:
+        """The next token of a request with a grammar or with probabilities. None: the sequence has ended."""
+        sampled = sequence.chain.sample_closely(self.context, sequence.output_index, self._get_candidates())
+        if sampled.token is None:
+            if sampled.is_complete:
+                self._finish(sequence, FinishReason.STOP, "", deliveries)
+            else:
+                error = LlamactlError(ErrorCode.INVALID_REQUEST, "cannot continue: no token fits the grammar")
+                deliveries.append((sequence.job, FailureEvent(error)))
+                self._end(sequence)
+            return None
+        if sampled.probs is not None and not self.vocabulary.is_end(sampled.token):
+            sequence.held_infos.append(self._describe(sampled.probs))
+        return sampled.token
+
+    def _probe(self, sequence: Sequence) -> None:
+        """How likely was the prompt's next token?"""
+        candidates = self._get_candidates()
+        candidates.fill(self.context, sequence.probe_index)
+        token = sequence.request.prompt[len(sequence.prompt_infos)]
+        probs = TokenProbs(token, *candidates.read_logprobs(token, sequence.request.sampling.n_probs))
+        sequence.prompt_infos.append(self._describe(probs))
+
+    def _get_candidates(self) -> Candidates:
+        if self._candidates is None:
+            self._candidates = Candidates(self.vocabulary.n_tokens)
+        return self._candidates
+
+    def _describe(self, probs: TokenProbs) -> TokenInfo:
+        piece = self.vocabulary.piece
+        top = [(token, piece(token, special=True), value) for token, value in probs.top]
+        return TokenInfo(probs.token, piece(probs.token, special=True), probs.value, top)
+
+    def _take_text(self, sequence: Sequence, text: str, now_s: float) -> TextEvent:
+        tokens, infos = tuple(sequence.held_tokens), tuple(sequence.held_infos)
+        sequence.held_tokens.clear()
+        sequence.held_infos.clear()
+        timings = sequence.measure_timings(now_s) if sequence.request.wants_timings else None
+        return TextEvent(text, sequence.n_generated, tokens, infos, timings)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason, text: str, deliveries: Deliveries) -> None:
+        if not sequence.text.has_ended:
+            text += sequence.text.finish()
+        else:
+            self._drop_stopped_tokens(sequence, text)
+        now_s = time.monotonic()
+        if text or sequence.held_infos:
+            deliveries.append((sequence.job, self._take_text(sequence, text, now_s)))
+        event = FinishEvent(
+            reason,
+            len(sequence.request.prompt),
+            sequence.n_generated,
+            sequence.n_cached,
+            sequence.measure_timings(now_s),
+            sequence.text.stopped_by,
+            -1 if sequence.slot is None else sequence.slot.id,
+            reason is FinishReason.LENGTH and len(sequence.tokens) >= self.n_ctx,
+        )
+        deliveries.append((sequence.job, event))
+        self._end(sequence)
+
+    def _drop_stopped_tokens(self, sequence: Sequence, text: str) -> None:
+        """Tokens of which all the text belongs to a stop string, or comes after it, are not told of."""
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        n_chars, n_kept = 0, 0
+        for token in sequence.held_tokens:
+            if n_chars >= len(text):
+                break
+            n_chars += len(decode(self.vocabulary.piece(token, special=sequence.request.special_text)))
+            n_kept += 1
+        del sequence.held_tokens[n_kept:]
+        del sequence.held_infos[n_kept:]
+
+    def _end(self, sequence: Sequence) -> None:
+        """Frees the slot; what it holds stays for the next prompt that begins alike."""
+        self._running.remove(sequence)
+        sequence.chain.close()
+        if sequence.slot is not None:
+            sequence.slot.busy = False
+        self._n_ended += 1
+        self._count(sequence)
+
+    def _count(self, sequence: Sequence) -> None:
+        stats = self.stats
+        stats.n_tokens_max = max(stats.n_tokens_max, len(sequence.tokens))
+        stats.n_prompt_cached += sequence.n_cached
+        if not sequence.first_token_s:
+            stats.n_prompt += max(0, sequence.n_past - sequence.n_cached)
+            stats.prompt_s += time.monotonic() - sequence.started_s
+            return
+        timings = sequence.measure_timings(time.monotonic())
+        stats.n_prompt += timings.prompt_n
+        stats.prompt_s += timings.prompt_ms / 1e3
+        stats.n_predicted += timings.predicted_n
+        stats.n_predict_steps += timings.n_steps
+        stats.predicted_s += timings.predicted_ms / 1e3

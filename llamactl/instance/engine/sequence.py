@@ -1,0 +1,66 @@
+"""What is known of one generation between two steps? Its tokens, how far the context has them, and what has come of it.
+
+Apart from the generator, which moves it: this is what is looked at, from the engine's thread and, of running ones,
+from the event loop.
+"""
+
+from dataclasses import dataclass, field
+
+from llamactl.instance.engine.jobs import GenerationRequest, Job, ProgressEvent, Timings, TokenInfo
+from llamactl.instance.engine.sampling import SamplerChain
+from llamactl.instance.engine.slots import Slot
+from llamactl.instance.engine.text import TextStream
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One generation."""
+
+    job: Job
+    request: GenerationRequest
+    tokens: list[int]
+    """The prompt and what was generated."""
+    text: TextStream
+    chain: SamplerChain
+    slot: Slot | None = None
+    n_past: int = 0
+    n_cached: int = 0
+    n_generated: int = 0
+    waits_for_end: int = -1
+    """Put back when so many sequences had ended: it waits for one more."""
+    started_s: float = 0.0
+    first_token_s: float = 0.0
+    output_index: int = -1
+    """Of the running step, the token from whose logits the next one is drawn; -1: none yet."""
+    probe_index: int = -1
+    """Likewise, the token from whose logits the probability of the prompt's next one is read."""
+    held_tokens: list[int] = field(default_factory=list)
+    """Generated since the last text that went out."""
+    held_infos: list[TokenInfo] = field(default_factory=list)
+    prompt_infos: list[TokenInfo] = field(default_factory=list)
+    """Of the prompt's first tokens, where they are wanted; kept until all are known."""
+
+    @property
+    def n_pending(self) -> int:
+        return len(self.tokens) - self.n_past
+
+    @property
+    def next_probe(self) -> int | None:
+        """The position of the prompt whose logits tell how likely the next of its tokens is; None: none is wanted."""
+        n_known = len(self.prompt_infos)
+        if not self.request.wants_prompt_probs or n_known >= len(self.request.prompt):
+            return None
+        return n_known - 1
+
+    def measure_timings(self, now_s: float) -> Timings:
+        return Timings(
+            cache_n=self.n_cached,
+            prompt_n=len(self.request.prompt) - self.n_cached,
+            prompt_ms=(self.first_token_s - self.started_s) * 1e3,
+            predicted_n=self.n_generated,
+            predicted_ms=(now_s - self.first_token_s) * 1e3,
+        )
+
+    def measure_progress(self, now_s: float) -> ProgressEvent:
+        n_processed = min(self.n_past, len(self.request.prompt))
+        return ProgressEvent(len(self.request.prompt), self.n_cached, n_processed, (now_s - self.started_s) * 1e3)

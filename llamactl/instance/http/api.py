@@ -1,0 +1,326 @@
+"""Which routes does an instance have on its socket, and who answers while the model still loads?
+
+The app listens before the model is there: until `service` is set, everything answers 503 "Loading model", in
+llama-server's words. Requests that use the engine are counted from their first byte to their last (`Activity`): that
+count decides whether an order to stop finds the instance busy, and from an accepted order on, new ones are refused.
+"""
+
+import asyncio
+import base64
+import struct
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from llamactl import endpoints
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.engine.activity import Activity
+from llamactl.instance.engine.embed import normalize
+from llamactl.instance.engine.jobs import Job
+from llamactl.instance.http.bodies import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    EmbeddingBody,
+    GenerationBody,
+    InfillBody,
+    NativeEmbeddingBody,
+    RerankBody,
+    TemplateBody,
+    TokenizeBody,
+    parse_body,
+    refuse,
+)
+from llamactl.instance.http.formats import ChatShape, CompletionShape, NativeShape, Shape, encode_json, format_ranking
+from llamactl.instance.http.introspection import METRICS_TYPE, format_metrics, format_props, format_slots
+from llamactl.instance.http.responses import StreamedText, WholeEmbedding, WholeText, send_error, wait_for_disconnect
+from llamactl.instance.http.service import Service
+from llamactl.settings import ModelSettings
+
+_T = TypeVar("_T")
+Handler = Callable[[Request], Awaitable[Any]]
+
+
+class Api:
+    """The routes of one instance. `service` is set when the model is ready."""
+
+    def __init__(self, settings: ModelSettings, activity: Activity) -> None:
+        self._settings = settings
+        self._activity = activity
+        self.service: Service | None = None
+
+    def build_app(self) -> ASGIApp:
+        handlers: dict[str, Handler] = {
+            "chat": self._answer_chat,
+            "completion": self._answer_completion,
+            "native_completion": self._answer_native,
+            "infill": self._answer_infill,
+            "embedding": self._answer_embedding,
+            "native_embedding": self._answer_native_embedding,
+            "ranking": self._answer_ranking,
+            "tokenize": self._tokenize,
+            "detokenize": self._detokenize,
+            "template": self._apply_template,
+            "health": self._show_health,
+            "models": self._list_models,
+            "props": self._show_props,
+            "slots": self._show_slots,
+            "metrics": self._show_metrics,
+        }
+        posts = {**endpoints.GENERATIONS, **endpoints.TEXTS}
+        app = Starlette(
+            routes=[
+                *(Route(path, handlers[word], methods=["POST"]) for path, word in posts.items()),
+                *(Route(path, handlers[word], methods=["GET"]) for path, word in endpoints.LOOKS.items()),
+            ],
+            exception_handlers={
+                LlamactlError: _handle_error,
+                HTTPException: _handle_http_exception,
+                ClientDisconnect: _handle_disconnect,
+                Exception: _handle_bug,
+            },
+        )
+        app.router.redirect_slashes = False  # a POST that is redirected is a GET to many a client
+        return self._count_requests(app, frozenset(endpoints.GENERATIONS))
+
+    def _count_requests(self, app: ASGIApp, paths: frozenset[str]) -> ASGIApp:
+        activity = self._activity
+
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http" or scope["path"] not in paths:
+                await app(scope, receive, send)
+                return
+            if activity.is_refusing:
+                await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, f"the instance is {activity.describe()}"))
+                return
+            activity.begin()
+            has_begun = False
+
+            async def watched(message: Message) -> None:
+                nonlocal has_begun
+                has_begun = True
+                await send(message)
+
+            try:
+                await app(scope, receive, watched)
+            except asyncio.CancelledError:
+                # The server's patience at the end of the process is over; a traceback would tell nobody anything. An
+                # answer that has begun is left without its end, and the server closes the connection for that.
+                if not has_begun:
+                    await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, "the instance is stopping"))
+            finally:
+                activity.end()
+
+        return counted
+
+    def _require_service(self) -> Service:
+        if self.service is None:
+            raise LlamactlError(ErrorCode.SHUTTING_DOWN, "Loading model")
+        return self.service
+
+    # --- generation -------------------------------------------------------------------------------
+
+    async def _answer_chat(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), ChatBody)
+        jobs, frame = await _stay(request, service.submit_chat(body))
+        return _choose_response(service, jobs, ChatShape(frame), body)
+
+    async def _answer_completion(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), CompletionBody)
+        jobs, frame = await _stay(request, service.submit_completion(body))
+        return _choose_response(service, jobs, CompletionShape(frame), body)
+
+    async def _answer_native(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), CompletionBody)
+        jobs, frame = await _stay(request, service.submit_completion(body))
+        return _choose_response(service, jobs, NativeShape(frame), body)
+
+    async def _answer_infill(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), InfillBody)
+        jobs, frame = await _stay(request, service.submit_infill(body))
+        return _choose_response(service, jobs, NativeShape(frame), body)
+
+    async def _answer_embedding(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), EmbeddingBody)
+        job, n_tokens = await service.submit_embedding(body)
+
+        def format_body(vectors: list[list[float]]) -> dict[str, Any]:
+            if body.dimensions is not None:
+                # Models made for it have what matters first; of a shortened vector the length is 1 again.
+                vectors = [normalize(vector[: body.dimensions]) for vector in vectors]
+            as_base64 = body.encoding_format == "base64"
+            data = [
+                {"object": "embedding", "index": index, "embedding": _encode_vector(vector) if as_base64 else vector}
+                for index, vector in enumerate(vectors)
+            ]
+            usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+            return {"object": "list", "model": self._settings.name, "data": data, "usage": usage}
+
+        return WholeEmbedding(job, service.engine.cancel, format_body)
+
+    async def _answer_native_embedding(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), NativeEmbeddingBody)
+        texts = body.input if body.input is not None else body.content
+        if texts is None:
+            raise refuse("cannot make embeddings: `content` is missing")
+        job, _ = await service.submit_embedding(EmbeddingBody(input=texts))
+
+        def format_body(vectors: list[list[float]]) -> list[dict[str, Any]]:
+            return [{"index": index, "embedding": [vector]} for index, vector in enumerate(vectors)]
+
+        return WholeEmbedding(job, service.engine.cancel, format_body)
+
+    async def _answer_ranking(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), RerankBody)
+        given = body.documents if body.documents is not None else body.texts or []
+        documents = [document if isinstance(document, str) else document.text for document in given]
+        job, n_tokens = await service.submit_ranking(body, documents)
+
+        def format_body(scores: list[list[float]]) -> Any:
+            return format_ranking(self._settings.name, body, documents, [values[0] for values in scores], n_tokens)
+
+        return WholeEmbedding(job, service.engine.cancel, format_body)
+
+    # --- texts and tokens -------------------------------------------------------------------------
+
+    async def _tokenize(self, request: Request) -> Response:
+        service = self._require_service()
+        body = parse_body(await request.body(), TokenizeBody)
+        tokens = await _stay(
+            request,
+            service.prompts.tokenize(body.content, add_special=body.add_special, parse_special=body.parse_special),
+        )
+        if not body.with_pieces:
+            return _answer_json({"tokens": tokens})
+        return _answer_json({"tokens": [{"id": token, "piece": _show_piece(service, token)} for token in tokens]})
+
+    async def _detokenize(self, request: Request) -> Response:
+        service = self._require_service()
+        body = parse_body(await request.body(), DetokenizeBody)
+        service.prompts.check_tokens(body.tokens)
+        return _answer_json({"content": service.vocabulary.detokenize(body.tokens)})
+
+    async def _apply_template(self, request: Request) -> Response:
+        service = self._require_service()
+        body = parse_body(await request.body(), TemplateBody)
+        prompt = service.render(body.messages, body.tools, body.add_generation_prompt, body.chat_template_kwargs)
+        return _answer_json({"prompt": prompt})
+
+    # --- the instance itself ----------------------------------------------------------------------
+
+    async def _show_health(self, _request: Request) -> Response:
+        self._require_service()
+        return _answer_json({"status": "ok"})
+
+    async def _list_models(self, _request: Request) -> Response:
+        facts = self._require_service().facts
+        model = {
+            "id": self._settings.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "llamactl",
+            "aliases": list(self._settings.aliases),
+            "meta": {
+                "n_ctx": facts.n_ctx,
+                "n_ctx_train": facts.n_ctx_train,
+                "n_embd": facts.n_embd,
+                "n_vocab": facts.n_vocab,
+                "n_params": facts.n_params,
+                "size": facts.size_bytes,
+            },
+        }
+        return _answer_json({"object": "list", "data": [model]})
+
+    async def _show_props(self, _request: Request) -> Response:
+        return _answer_json(format_props(self._require_service()))
+
+    async def _show_slots(self, _request: Request) -> Response:
+        return _answer_json(format_slots(self._require_service()))
+
+    async def _show_metrics(self, _request: Request) -> Response:
+        return Response(format_metrics(self._require_service()), media_type=METRICS_TYPE)
+
+
+async def _stay(request: Request, submitting: Coroutine[Any, Any, _T]) -> _T:
+    """The result, unless the client leaves first: what is not submitted by then never is."""
+    task = asyncio.ensure_future(submitting)
+    watching = asyncio.ensure_future(wait_for_disconnect(request.receive))
+    try:
+        await asyncio.wait((task, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        watching.cancel()
+
+
+def _choose_response(
+    service: Service, jobs: Sequence[Job], shape: Shape, body: GenerationBody
+) -> StreamedText | WholeText:
+    kind = StreamedText if body.stream else WholeText
+    return kind(jobs, service.engine.cancel, shape)
+
+
+def _answer_json(value: Any, status: int = 200) -> Response:
+    return Response(encode_json(value), status_code=status, media_type="application/json; charset=utf-8")
+
+
+def _show_piece(service: Service, token: int) -> str | list[int]:
+    """Text, or the bytes where they are no text, as llama-server answers."""
+    piece = service.vocabulary.piece(token, special=True)
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+def _encode_vector(vector: list[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+class _ErrorResponse:
+    def __init__(self, error: LlamactlError) -> None:
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_error(send, self._error)
+
+
+# Handlers are coroutines because Starlette runs plain functions on a pool of forty threads.
+
+
+async def _handle_error(_request: Request, error: Exception) -> Any:
+    assert isinstance(error, LlamactlError)
+    return _ErrorResponse(error)
+
+
+async def _handle_http_exception(request: Request, error: Exception) -> Any:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        message = f"{request.method} is not a method of {request.url.path}"
+        return _ErrorResponse(LlamactlError(ErrorCode.METHOD_NOT_ALLOWED, message))
+    return _ErrorResponse(endpoints.refuse_route(request.url.path))
+
+
+async def _handle_bug(_request: Request, error: Exception) -> Any:
+    """The exception itself is raised again by Starlette and ends in the log."""
+    return _ErrorResponse(LlamactlError(ErrorCode.INTERNAL, f"unexpected {type(error).__name__}"))
+
+
+async def _handle_disconnect(_request: Request, _error: Exception) -> Response:
+    """Nobody reads it: the client left while it sent its body."""
+    return Response(status_code=400)

@@ -1,0 +1,412 @@
+"""What do answers look like? OpenAI's JSON, with llama-server's additions (`timings`, `prompt_progress`), built as
+plain values and encoded once; and llama-server's own, for its own routes.
+
+A stream's chunks differ only in their text: all the rest is encoded when the stream begins.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from llamactl.errors import LlamactlError, format_http_error
+from llamactl.instance.engine.jobs import FinishEvent, FinishReason, ProgressEvent, TextEvent, Timings, TokenInfo
+from llamactl.instance.engine.sampling import SamplingParams
+from llamactl.instance.http.bodies import RerankBody
+
+encode_json = msgspec.json.Encoder().encode
+DONE = b"data: [DONE]\n\n"
+_MISSING = object()
+_LOWEST = -3.4028234663852886e38
+"""llama-server's word for the logarithm of 0, which JSON does not have."""
+
+
+@dataclass
+class Answer:
+    """One choice, when it has ended."""
+
+    finish: FinishEvent
+    parts: list[TextEvent] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts)
+
+    @property
+    def infos(self) -> list[TokenInfo]:
+        return [info for part in self.parts for info in part.infos]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for part in self.parts for token in part.tokens]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the shape of an answer depends on besides its text."""
+
+    model: str
+    n_choices: int = 1
+    """For each prompt."""
+    n_top: int | None = None
+    """Alternatives told of each token; None: not even its own probability."""
+    post_sampling: bool = False
+    include_usage: bool = False
+    return_tokens: bool = False
+    fields: Sequence[str] | None = None
+    """Of llama-server's own answers, those that are told; None: all."""
+    echoes: Sequence[str] = ()
+    """Of each choice, the prompt that stands before its text."""
+    describe: Callable[[int], dict[str, Any]] = lambda index: {}
+    """What an answer that tells it says of the request of a choice."""
+
+
+class Shape(Protocol):
+    """How one endpoint answers. All methods but `whole` give server-sent events."""
+
+    def first(self, index: int) -> bytes: ...
+
+    def text(self, index: int, event: TextEvent) -> bytes: ...
+
+    def progress(self, index: int, event: ProgressEvent) -> bytes: ...
+
+    def last(self, index: int, finish: FinishEvent) -> bytes: ...
+
+    def end(self, finishes: Sequence[FinishEvent]) -> bytes:
+        """After the last choice."""
+
+    def whole(self, answers: Sequence[Answer]) -> Any: ...
+
+
+def format_sse(value: Any) -> bytes:
+    return b"data: " + encode_json(value) + b"\n\n"
+
+
+def format_sse_error(error: LlamactlError) -> bytes:
+    """The end of a stream that failed; no [DONE] follows."""
+    return b"event: error\n" + format_sse(format_http_error(error))
+
+
+def format_usage(finishes: Sequence[FinishEvent], n_choices: int) -> dict[str, Any]:
+    """Prompts count once, however many choices are made for them."""
+    prompts = finishes[::n_choices]
+    n_prompt = sum(finish.n_prompt for finish in prompts)
+    n_generated = sum(finish.n_generated for finish in finishes)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_generated,
+        "total_tokens": n_prompt + n_generated,
+        "prompt_tokens_details": {"cached_tokens": sum(finish.n_cached for finish in prompts)},
+    }
+
+
+def format_timings(timings: Timings) -> dict[str, Any]:
+    return {
+        "cache_n": timings.cache_n,
+        "prompt_n": timings.prompt_n,
+        "prompt_ms": timings.prompt_ms,
+        "prompt_per_token_ms": _divide(timings.prompt_ms, timings.prompt_n),
+        "prompt_per_second": _divide(timings.prompt_n * 1e3, timings.prompt_ms),
+        "predicted_n": timings.predicted_n,
+        "predicted_ms": timings.predicted_ms,
+        "predicted_per_token_ms": _divide(timings.predicted_ms, timings.n_steps),
+        "predicted_per_second": _divide(timings.n_steps * 1e3, timings.predicted_ms),
+    }
+
+
+def format_sampling(params: SamplingParams) -> dict[str, Any]:
+    """As /completion, /props and /slots show it."""
+    shown = msgspec.structs.asdict(params)
+    shown["logit_bias"] = [{"token": token, "bias": max(bias, _LOWEST)} for token, bias in params.logit_bias.items()]
+    return {**shown, "seed": -1 if params.seed is None else params.seed}
+
+
+def format_progress(event: ProgressEvent) -> dict[str, Any]:
+    return {
+        "total": event.n_total,
+        "cache": event.n_cached,
+        "processed": event.n_processed,
+        "time_ms": round(event.time_ms),
+    }
+
+
+def _divide(value: float, by: float) -> float:
+    return value / by if by > 0 else 0.0
+
+
+def format_probs(infos: Sequence[TokenInfo], frame: Frame) -> list[dict[str, Any]]:
+    """llama-server's list, which holds what OpenAI's has."""
+    word, words = ("prob", "top_probs") if frame.post_sampling else ("logprob", "top_logprobs")
+
+    def describe(token: int, piece: bytes, value: float | None) -> dict[str, Any]:
+        text = piece.decode(errors="replace")
+        return {"id": token, "token": text, "bytes": list(piece), word: _limit(value)}
+
+    return [
+        {
+            **describe(info.token, info.piece, info.value),
+            words: [describe(*entry) for entry in info.top[: frame.n_top]],
+        }
+        for info in infos
+    ]
+
+
+def _limit(value: float | None) -> float | None:
+    return None if value is None else max(value, _LOWEST)
+
+
+class ChatShape:
+    """/v1/chat/completions."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._head = {
+            "id": "chatcmpl-" + secrets.token_urlsafe(24),
+            "created": int(time.time()),
+            "model": frame.model,
+        }
+        self._stream_head = {**self._head, "object": "chat.completion.chunk"}
+        self._before = b"data: " + encode_json(self._stream_head)[:-1] + b',"choices":[{"index":'
+
+    def first(self, index: int) -> bytes:
+        return self._chunk(index, {"role": "assistant", "content": None})
+
+    def text(self, index: int, event: TextEvent) -> bytes:
+        if not event.infos and event.timings is None:
+            content = encode_json(event.text)
+            return b'%b%d,"delta":{"content":%b},"finish_reason":null}]}\n\n' % (self._before, index, content)
+        return self._chunk(index, {"content": event.text}, infos=event.infos, **_format_more(event.timings))
+
+    def progress(self, index: int, event: ProgressEvent) -> bytes:
+        return self._chunk(index, {"role": "assistant", "content": None}, prompt_progress=format_progress(event))
+
+    def last(self, index: int, finish: FinishEvent) -> bytes:
+        return self._chunk(index, {}, finish.reason, timings=format_timings(finish.timings))
+
+    def end(self, finishes: Sequence[FinishEvent]) -> bytes:
+        return _end_stream(self._stream_head, self._frame, finishes)
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        choices = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": answer.text},
+                "logprobs": self._format_logprobs(answer.infos),
+                "finish_reason": answer.finish.reason,
+            }
+            for index, answer in enumerate(answers)
+        ]
+        return {**self._head, "object": "chat.completion", "choices": choices, **_format_sums(answers, self._frame)}
+
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        reason: str | None = None,
+        infos: Sequence[TokenInfo] = (),
+        **more: Any,
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "finish_reason": reason}
+        if infos:
+            choice["logprobs"] = self._format_logprobs(infos)
+        return format_sse({**self._stream_head, "choices": [choice], **more})
+
+    def _format_logprobs(self, infos: Sequence[TokenInfo]) -> dict[str, Any] | None:
+        return None if self._frame.n_top is None else {"content": format_probs(infos, self._frame)}
+
+
+class CompletionShape:
+    """/v1/completions."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._lengths: dict[int, int] = {}
+        """Characters of each choice that have gone out."""
+        self._head = {
+            "id": "cmpl-" + secrets.token_urlsafe(24),
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": frame.model,
+        }
+        self._before = b"data: " + encode_json(self._head)[:-1] + b',"choices":[{"index":'
+
+    def first(self, index: int) -> bytes:
+        return self._chunk(index, self._frame.echoes[index]) if self._frame.echoes else b""
+
+    def text(self, index: int, event: TextEvent) -> bytes:
+        if not event.infos and event.timings is None:
+            text = encode_json(event.text)
+            return b'%b%d,"text":%b,"logprobs":null,"finish_reason":null}]}\n\n' % (self._before, index, text)
+        return self._chunk(index, event.text, infos=event.infos, **_format_more(event.timings))
+
+    def progress(self, index: int, event: ProgressEvent) -> bytes:
+        return self._chunk(index, "", prompt_progress=format_progress(event))
+
+    def last(self, index: int, finish: FinishEvent) -> bytes:
+        return self._chunk(index, "", finish.reason, timings=format_timings(finish.timings))
+
+    def end(self, finishes: Sequence[FinishEvent]) -> bytes:
+        return _end_stream(self._head, self._frame, finishes)
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        echoes = self._frame.echoes or [""] * len(answers)
+        choices = [
+            self._choice(index, echoes[index] + answer.text, answer.finish.reason, answer.infos)
+            for index, answer in enumerate(answers)
+        ]
+        return {**self._head, "choices": choices, **_format_sums(answers, self._frame)}
+
+    def _chunk(
+        self, index: int, text: str, reason: str | None = None, infos: Sequence[TokenInfo] = (), **more: Any
+    ) -> bytes:
+        return format_sse({**self._head, "choices": [self._choice(index, text, reason, infos)], **more})
+
+    def _choice(self, index: int, text: str, reason: str | None, infos: Sequence[TokenInfo]) -> dict[str, Any]:
+        logprobs = None if self._frame.n_top is None or not infos else self._format_logprobs(index, infos)
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _format_logprobs(self, index: int, infos: Sequence[TokenInfo]) -> dict[str, Any]:
+        """OpenAI's four lists, and llama-server's `content`."""
+        texts = [info.piece.decode(errors="replace") for info in infos]
+        offset, offsets = self._lengths.get(index, 0), []
+        for info, text in zip(infos, texts, strict=True):
+            offsets.append(offset)
+            is_shown = info.value is not None or self._frame.echoes[index].startswith(text)
+            offset += len(text) if is_shown else 0
+        self._lengths[index] = offset
+        return {
+            "tokens": texts,
+            "token_logprobs": [_limit(info.value) for info in infos],
+            "top_logprobs": [self._format_top(info) for info in infos],
+            "text_offset": offsets,
+            "content": format_probs(infos, self._frame),
+        }
+
+    def _format_top(self, info: TokenInfo) -> dict[str, float | None] | None:
+        if info.value is None:
+            return None
+        return {piece.decode(errors="replace"): _limit(value) for _, piece, value in info.top[: self._frame.n_top]}
+
+
+class NativeShape:
+    """llama-server's own /completion and /infill."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._has_new_line: set[int] = set()
+
+    def first(self, index: int) -> bytes:
+        return b""
+
+    def text(self, index: int, event: TextEvent) -> bytes:
+        if "\n" in event.text:
+            self._has_new_line.add(index)
+        more = _format_more(event.timings)
+        if event.infos and self._frame.n_top is not None:
+            more["completion_probabilities"] = format_probs(event.infos, self._frame)
+        return format_sse(
+            {
+                "index": index,
+                "content": event.text,
+                "tokens": list(event.tokens),
+                "stop": False,
+                "tokens_predicted": event.n_generated,
+                **more,
+            }
+        )
+
+    def progress(self, index: int, event: ProgressEvent) -> bytes:
+        return format_sse(
+            {"index": index, "content": "", "tokens": [], "stop": False, "prompt_progress": format_progress(event)}
+        )
+
+    def last(self, index: int, finish: FinishEvent) -> bytes:
+        return format_sse(self._final(index, Answer(finish)))
+
+    def end(self, finishes: Sequence[FinishEvent]) -> bytes:
+        return b""
+
+    def whole(self, answers: Sequence[Answer]) -> Any:
+        finals = [self._final(index, answer) for index, answer in enumerate(answers)]
+        return finals[0] if len(finals) == 1 else finals
+
+    def _final(self, index: int, answer: Answer) -> dict[str, Any]:
+        finish = answer.finish
+        final = {
+            "index": index,
+            "content": answer.text,
+            "tokens": answer.tokens if self._frame.return_tokens else [],
+            "id_slot": finish.slot,
+            "stop": True,
+            "model": self._frame.model,
+            "tokens_predicted": finish.n_generated,
+            "tokens_evaluated": finish.n_prompt,
+            **self._frame.describe(index),
+            "has_new_line": index in self._has_new_line or "\n" in answer.text,
+            "truncated": finish.truncated,
+            "stop_type": _find_stop_type(finish),
+            "stopping_word": finish.stopped_by or "",
+            "tokens_cached": finish.n_prompt + finish.n_generated,
+            "timings": format_timings(finish.timings),
+        }
+        if answer.infos and self._frame.n_top is not None:
+            final["completion_probabilities"] = format_probs(answer.infos, self._frame)
+        return final if self._frame.fields is None else _select_fields(final, self._frame.fields)
+
+
+def _select_fields(answer: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """Those that are there, each under its path ("timings/prompt_n")."""
+    selected = {}
+    for path in paths:
+        value: Any = answer
+        for key in path.split("/"):
+            value = value.get(key, _MISSING) if isinstance(value, dict) else _MISSING
+        if value is not _MISSING:
+            selected[path] = value
+    return selected
+
+
+def format_ranking(
+    model: str, body: RerankBody, documents: Sequence[str], scores: Sequence[float], n_tokens: int
+) -> Any:
+    """Best first: Jina's form, or a bare list for requests in the form of text-embeddings-inference."""
+    is_bare = body.documents is None
+    label = "score" if is_bare else "relevance_score"
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    if body.top_n is not None:
+        order = order[: max(0, body.top_n)]
+    results: list[dict[str, Any]] = [{"index": index, label: scores[index]} for index in order]
+    for result in results:
+        text = documents[result["index"]]
+        if is_bare and body.return_text:
+            result["text"] = text
+        elif not is_bare and body.return_documents:
+            result["document"] = {"text": text}
+    if is_bare:
+        return results
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    return {"model": model, "object": "list", "usage": usage, "results": results}
+
+
+def _find_stop_type(finish: FinishEvent) -> str:
+    if finish.reason is FinishReason.LENGTH:
+        return "limit"
+    return "eos" if finish.stopped_by is None else "word"
+
+
+def _format_more(timings: Timings | None) -> dict[str, Any]:
+    return {} if timings is None else {"timings": format_timings(timings)}
+
+
+def _format_sums(answers: Sequence[Answer], frame: Frame) -> dict[str, Any]:
+    finishes = [answer.finish for answer in answers]
+    return {"usage": format_usage(finishes, frame.n_choices), "timings": format_timings(finishes[0].timings)}
+
+
+def _end_stream(head: dict[str, Any], frame: Frame, finishes: Sequence[FinishEvent]) -> bytes:
+    if not frame.include_usage:
+        return DONE
+    return format_sse({**head, "choices": [], "usage": format_usage(finishes, frame.n_choices)}) + DONE

@@ -1,0 +1,115 @@
+"""What does an instance say of itself? /props, /slots and /metrics, in llama-server's words.
+
+The engine's thread goes on while this is read: each number is right for some moment of the last step. The client
+library of Prometheus is imported when /metrics is asked for, not before: starting is faster without it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from llamactl import __version__
+from llamactl.instance.engine.generate import Generator
+from llamactl.instance.engine.sampling import SamplingParams
+from llamactl.instance.engine.sequence import Sequence
+from llamactl.instance.engine.slots import Slot
+from llamactl.instance.http.formats import format_sampling
+from llamactl.instance.http.service import Service
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def format_props(service: Service) -> dict[str, Any]:
+    vocabulary, settings = service.vocabulary, service.settings
+    defaults = SamplingParams(**{name: getattr(service.sampling, name) for name in service.sampling.__struct_fields__})
+    return {
+        "default_generation_settings": {"n_ctx": service.n_ctx, "params": format_sampling(defaults)},
+        "total_slots": settings.parallel,
+        "model_alias": settings.name,
+        "model_path": settings.path,
+        "chat_template": service.template.source,
+        "bos_token": vocabulary.text_of(vocabulary.bos),
+        "eos_token": vocabulary.text_of(vocabulary.eos),
+        "modalities": {"vision": False, "audio": False},
+        "build_info": f"llamactl {__version__}",
+        "is_sleeping": False,
+    }
+
+
+def format_slots(service: Service) -> list[dict[str, Any]]:
+    """One entry for each sequence. Prompts and answers only where the configuration says so."""
+    worker = service.worker
+    if not isinstance(worker, Generator):
+        return []
+    running = {sequence.slot.id: sequence for sequence in worker.list_running() if sequence.slot is not None}
+    return [_format_slot(service, slot, running.get(slot.id)) for slot in worker.slots]
+
+
+def _format_slot(service: Service, slot: Slot, sequence: Sequence | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "id": slot.id,
+        "n_ctx": service.n_ctx,
+        "speculative": False,
+        "is_processing": sequence is not None,
+        "n_tokens": len(slot.tokens),
+    }
+    if sequence is None:
+        return entry
+    request, n_prompt = sequence.request, len(sequence.request.prompt)
+    n_predict = -1 if request.max_tokens is None else request.max_tokens
+    entry |= {
+        "id_task": sequence.job.number,
+        "n_prompt_tokens": n_prompt,
+        "n_prompt_tokens_processed": max(0, min(sequence.n_past, n_prompt) - sequence.n_cached),
+        "n_prompt_tokens_cache": sequence.n_cached,
+        "params": {**format_sampling(request.sampling), "n_predict": n_predict, "max_tokens": n_predict},
+        "next_token": [
+            {
+                "has_next_token": True,
+                "n_remain": -1 if n_predict < 0 else n_predict - sequence.n_generated,
+                "n_decoded": sequence.n_generated,
+            }
+        ],
+    }
+    if service.settings.show_prompts:
+        tokens = list(sequence.tokens)
+        entry["prompt"] = service.vocabulary.detokenize(tokens[:n_prompt])
+        entry["generated"] = service.vocabulary.detokenize(tokens[n_prompt:])
+    else:
+        entry["params"]["grammar"] = ""  # may quote what the request says
+    return entry
+
+
+def format_metrics(service: Service) -> bytes:
+    """Prometheus' text."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+
+    stats, load = service.worker.stats, service.worker.read_load()
+    counters = (
+        ("prompt_tokens", "Prompt tokens processed, without those reused from the cache.", stats.n_prompt),
+        ("prompt_tokens_cached", "Prompt tokens reused from the cache.", stats.n_prompt_cached),
+        ("prompt_seconds", "Time spent on prompts, over all requests.", stats.prompt_s),
+        ("tokens_predicted", "Tokens generated.", stats.n_predicted),
+        ("tokens_predicted_seconds", "Time spent generating, over all requests.", stats.predicted_s),
+        ("n_decode", "Calls of llama_decode.", stats.n_decodes),
+    )
+    gauges = (
+        ("prompt_tokens_seconds", "Prompt tokens per second of a request, on average.", stats.prompt_rate),
+        ("predicted_tokens_seconds", "Tokens generated per second of a request, on average.", stats.predicted_rate),
+        ("requests_processing", "Requests that are decoded.", load.n_running),
+        ("requests_deferred", "Requests that wait for a sequence.", load.n_waiting + service.engine.count_inbox()),
+        ("n_busy_slots_per_decode", "Sequences per call of llama_decode, on average.", stats.busy_per_decode),
+        ("n_tokens_max", "The longest sequence so far, in tokens.", stats.n_tokens_max),
+    )
+
+    class Numbers(Collector):
+        def collect(self) -> Iterator[Metric]:
+            for name, words, value in counters:
+                yield CounterMetricFamily(f"llamacpp:{name}", words, value=value)
+            for name, words, value in gauges:
+                yield GaugeMetricFamily(f"llamacpp:{name}", words, value=value)
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Numbers())
+    return bytes(generate_latest(registry))

@@ -1,0 +1,233 @@
+"""What does a request ask for? The fields of its body, checked for sense and completed by the model's defaults.
+
+What is sent but not supported is refused rather than ignored where ignoring it would change the answer's meaning.
+Numbers out of llama-server's soft ranges (`top_k` -1, `temperature` below 0) are taken as it takes them: as the end of
+the range; which numbers llama.cpp bears is `sampling`'s matter.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from llamactl.instance.engine.sampling import SamplingParams
+from llamactl.instance.http.bodies import ChatBody, CompletionBody, GenerationBody, SamplingBody, refuse
+from llamactl.settings import Sampling
+
+MAX_STOPS = 64
+MAX_BREAKERS, MAX_BREAKER_CHARS = 64, 40
+MAX_BIASES = 1 << 16
+MAX_N = 128
+_INT32_MAX = (1 << 31) - 1
+_NEVER = float("-inf")
+
+_SAMPLER_CHARS = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+    "i": "infill",
+    "a": "adaptive_p",
+}
+_SAMPLER_NAMES = {
+    **{name.replace("_", ""): name for name in _SAMPLER_CHARS.values()},
+    "nucleus": "top_p",
+    "temp": "temperature",
+    "typ": "typ_p",
+    "typicalp": "typ_p",
+}
+"""As llama.cpp's common_sampler_types_from_names takes them, with all dashes and underscores removed."""
+
+_FORMER_SAMPLERS = frozenset({"tfs_z", "f"})
+"""That llama.cpp had once. It passes over them, and presets of chat programs still name them."""
+
+_OF_REQUESTS = ("adaptive_target", "adaptive_decay")
+
+_IN_FILE: dict[str, tuple[str, type[int] | type[float]]] = {
+    "top_k": ("top_k", int),
+    "top_p": ("top_p", float),
+    "min_p": ("min_p", float),
+    "xtc_probability": ("xtc_probability", float),
+    "xtc_threshold": ("xtc_threshold", float),
+    "temp": ("temperature", float),
+    "penalty_last_n": ("repeat_last_n", int),
+    "penalty_repeat": ("repeat_penalty", float),
+    "mirostat": ("mirostat", int),
+    "mirostat_tau": ("mirostat_tau", float),
+    "mirostat_eta": ("mirostat_eta", float),
+}
+"""Keys below general.sampling in a model file, and what they set (llama.cpp: common_init_sampler_from_model)."""
+
+
+def choose_defaults(configured: Mapping[str, Any], read_meta: Callable[[str], str | None]) -> Sampling:
+    """For requests that say nothing: as configured, else as the file says, else as llama.cpp has it."""
+    chosen: dict[str, Any] = {}
+    for key, (name, kind) in _IN_FILE.items():
+        text = read_meta(f"general.sampling.{key}")
+        try:
+            number = math.nan if text is None else float(text)
+        except ValueError:
+            continue
+        if math.isfinite(number):
+            chosen[name] = kind(number)
+    sequence = read_meta("general.sampling.sequence")
+    if sequence:
+        names = [find_sampler(name) for name in sequence.split(";")]
+        chosen["samplers"] = [name for name in names if name is not None]
+    return msgspec.convert({**chosen, **configured}, Sampling)
+
+
+def find_sampler(name: str) -> str | None:
+    """A sampler by one of its names."""
+    return _SAMPLER_NAMES.get(name.strip().lower().replace("-", "").replace("_", ""))
+
+
+def choose_sampling(
+    body: SamplingBody, defaults: Sampling, grammar: str, tokenize: Callable[[str], list[int]]
+) -> SamplingParams:
+    chosen = msgspec.structs.asdict(defaults)
+    for name in Sampling.__struct_fields__:
+        value = getattr(body, name)
+        if value is not None:
+            chosen[name] = value
+    for name in ("top_k", "repeat_last_n", "dry_allowed_length", "dry_penalty_last_n", "min_keep"):
+        if abs(chosen[name]) > _INT32_MAX:
+            raise refuse(f"cannot use `{name}`: {chosen[name]} is out of range")
+    if chosen["repeat_penalty"] <= 0:
+        raise refuse("cannot use `repeat_penalty`: it must be greater than 0")
+    for name in ("repeat_last_n", "dry_penalty_last_n"):
+        if chosen[name] < -1:
+            raise refuse(f"cannot use `{name}`: it must be at least -1")
+    if not 0 <= chosen["mirostat"] <= 2:
+        raise refuse(f"cannot use `mirostat`: {chosen['mirostat']} is none of 0, 1 and 2")
+    chosen["samplers"] = _parse_samplers(chosen["samplers"])
+    chosen["dry_sequence_breakers"] = _check_breakers(chosen["dry_sequence_breakers"])
+    return SamplingParams(
+        **chosen,
+        seed=body.seed & 0xFFFFFFFF if body.seed is not None and body.seed >= 0 else None,
+        logit_bias=_parse_logit_bias(body.logit_bias, tokenize),
+        ignore_eos=bool(body.ignore_eos),
+        **{name: value for name in _OF_REQUESTS if (value := getattr(body, name)) is not None},
+        grammar=grammar,
+        n_probs=_count_computed(choose_n_top(body)),
+        post_sampling_probs=bool(body.post_sampling_probs),
+    )
+
+
+def choose_n_top(body: SamplingBody) -> int | None:
+    """How many alternatives to each token are told; None: no probabilities at all."""
+    if isinstance(body, ChatBody):
+        if body.top_logprobs is not None and not body.logprobs:
+            raise refuse("cannot use `top_logprobs`: `logprobs` must be true")
+        if not isinstance(body.logprobs, bool | None):
+            raise refuse("cannot use `logprobs`: it must be true or false")
+        wanted = (body.top_logprobs or 0) if body.logprobs else None
+    elif isinstance(body.logprobs, bool):
+        wanted = (body.top_logprobs or 0) if body.logprobs else None
+    else:
+        wanted = body.logprobs
+    if wanted is None and body.n_probs:
+        wanted = body.n_probs
+    if wanted is not None and not 0 <= wanted <= _INT32_MAX:
+        raise refuse(f"cannot use `logprobs`: {wanted} alternatives cannot be told")
+    return wanted
+
+
+def _count_computed(n_top: int | None) -> int:
+    return 0 if n_top is None else max(1, n_top)
+
+
+def choose_schema(body: SamplingBody) -> dict[str, Any] | bool | None:
+    """The JSON schema that the answer must follow; None: any text."""
+    schema = body.json_schema
+    form = body.response_format
+    if form is not None:
+        if form.type == "json_object":
+            schema = form.schema if form.schema is not None else {"type": "object"}
+        elif form.type == "json_schema":
+            schema = form.schema if form.json_schema is None else form.json_schema.schema
+            if schema is None:
+                raise refuse("cannot use `response_format`: `json_schema.schema` is missing")
+        elif form.type != "text":
+            raise refuse(
+                f"cannot use `response_format.type`: {form.type!r} is none of text, json_object and json_schema"
+            )
+    if schema is not None and body.grammar:
+        raise refuse("cannot use `grammar` and a JSON schema together")
+    return schema
+
+
+def choose_stops(body: GenerationBody) -> tuple[str, ...]:
+    stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    if len(stops) > MAX_STOPS:
+        raise refuse(f"cannot use `stop`: {len(stops)} strings, at most {MAX_STOPS} are taken")
+    return tuple(stop for stop in stops if stop)
+
+
+def choose_max_tokens(body: GenerationBody) -> int | None:
+    """None: no limit of the client's. llama-server's -1 says the same."""
+    for name in ("max_completion_tokens", "max_tokens", "n_predict"):
+        value: int | None = getattr(body, name)
+        if value is None:
+            continue
+        if value < -1:
+            raise refuse(f"cannot use `{name}`: {value} is negative")
+        return None if value == -1 else value
+    return None
+
+
+def choose_n(body: GenerationBody) -> int:
+    """How many choices for each prompt."""
+    n = 1 if body.n is None else body.n
+    if not 1 <= n <= MAX_N:
+        raise refuse(f"cannot use `n`: {n} choices, from 1 to {MAX_N} are made")
+    if isinstance(body, CompletionBody) and body.best_of not in (None, n):
+        raise refuse(f"cannot use `best_of`: {body.best_of} is not the number of choices, which is {n}")
+    return n
+
+
+def _parse_samplers(given: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """Names, or one letter for each."""
+    samplers = []
+    for name in given:
+        if name in _FORMER_SAMPLERS:
+            continue
+        sampler = _SAMPLER_CHARS.get(name) if isinstance(given, str) else find_sampler(name)
+        if sampler is None:
+            known = ", ".join(_SAMPLER_CHARS.values())
+            raise refuse(f"cannot use `samplers`: {name!r} is no sampler; there are {known}")
+        samplers.append(sampler)
+    return tuple(dict.fromkeys(samplers))
+
+
+def _check_breakers(breakers: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    if len(breakers) > MAX_BREAKERS:
+        raise refuse(f"cannot use `dry_sequence_breakers`: {len(breakers)} texts, at most {MAX_BREAKERS} are taken")
+    return tuple(text[:MAX_BREAKER_CHARS].replace("\0", "") for text in breakers)
+
+
+def _parse_logit_bias(
+    given: dict[str, float | bool] | list[tuple[int | str, float | bool]] | None, tokenize: Callable[[str], list[int]]
+) -> dict[int, float]:
+    """Tokens by number or as text; false: never."""
+    if given is not None and len(given) > MAX_BIASES:
+        raise refuse(f"cannot use `logit_bias`: {len(given)} entries, at most {MAX_BIASES} are taken")
+    pairs = given.items() if isinstance(given, dict) else given or []
+    biases = {}
+    for token, bias in pairs:
+        if bias is True:
+            raise refuse("cannot use `logit_bias`: true is no bias, only false (never) and numbers are")
+        value = _NEVER if bias is False else float(bias)
+        if isinstance(token, int):
+            biases[token] = value
+        elif token.removeprefix("-").isdecimal() and token.isascii() and len(token) < 12:
+            biases[int(token)] = value
+        else:
+            biases.update(dict.fromkeys(tokenize(token), value))
+    return biases

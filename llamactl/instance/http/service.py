@@ -1,0 +1,271 @@
+"""What can a loaded model be asked? Requests become jobs of the engine here: templates, tokens, bounds; all that is
+not HTTP.
+
+One HTTP request may be several jobs, which share a mailbox: a choice of a prompt is a job. Grammars are tried here,
+so that one that llama.cpp cannot use is refused before anything runs.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.chat.template import ChatTemplate
+from llamactl.instance.engine.background import Aside
+from llamactl.instance.engine.embed import Embedder
+from llamactl.instance.engine.engine import Engine
+from llamactl.instance.engine.generate import Generator
+from llamactl.instance.engine.jobs import EmbeddingRequest, GenerationRequest, Job, Mailbox
+from llamactl.instance.engine.sampling import GrammarError, check_grammar, prepare_samplers
+from llamactl.instance.http.bodies import (
+    ChatBody,
+    ChatMessage,
+    CompletionBody,
+    EmbeddingBody,
+    GenerationBody,
+    InfillBody,
+    RerankBody,
+    format_messages,
+    refuse,
+)
+from llamactl.instance.http.formats import Frame, format_sampling
+from llamactl.instance.http.grammar_check import GrammarDesk
+from llamactl.instance.http.parameters import (
+    choose_max_tokens,
+    choose_n,
+    choose_n_top,
+    choose_sampling,
+    choose_schema,
+    choose_stops,
+)
+from llamactl.instance.http.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader
+from llamactl.instance.llama.model import Vocabulary
+from llamactl.protocol import Facts
+from llamactl.settings import ModelSettings, Sampling
+
+
+@dataclass(frozen=True)
+class Service:
+    """One ready model."""
+
+    settings: ModelSettings
+    facts: Facts
+    vocabulary: Vocabulary
+    prompts: PromptReader
+    template: ChatTemplate
+    engine: Engine
+    worker: Generator | Embedder
+    n_ctx: int
+    n_batch: int
+    embeds: bool
+    pooling: str
+    """Of embeddings, in the settings' words."""
+    sampling: Sampling
+    """For requests that say nothing else."""
+    rerank_template: str | None = None
+
+    @property
+    def aside(self) -> Aside:
+        return self.prompts.aside
+
+    @cached_property
+    def grammars(self) -> GrammarDesk:
+        return GrammarDesk(self.aside)
+
+    async def submit_chat(self, body: ChatBody) -> tuple[list[Job], Frame]:
+        self._require_text()
+        text = self.render(body.messages, body.tools, body.add_generation_prompt, body.chat_template_kwargs)
+        return await self._submit(body, [await self.prompts.tokenize_prompt(text)])
+
+    async def submit_completion(self, body: CompletionBody) -> tuple[list[Job], Frame]:
+        self._require_text()
+        if body.suffix:
+            if not isinstance(body.prompt, str):
+                raise refuse("cannot use `suffix`: `prompt` must be one text")
+            self._require_infill()
+            prompts = [await self._fill_gap(body, body.prompt, body.suffix)]
+        else:
+            prompts = await self.prompts.read_prompts(body.prompt)
+        if not body.echo:
+            return await self._submit(body, prompts)
+        echoes = [body.prompt] if isinstance(body.prompt, str) else [self._show(prompt) for prompt in prompts]
+        return await self._submit(body, prompts, echoes)
+
+    async def submit_infill(self, body: InfillBody) -> tuple[list[Job], Frame]:
+        self._require_text()
+        self._require_infill()
+        return await self._submit(body, [await self._fill_gap(body, body.input_prefix, body.input_suffix)])
+
+    async def submit_embedding(self, body: EmbeddingBody) -> tuple[Job, int]:
+        """The job, and how many tokens its inputs have together."""
+        if not self.embeds:
+            raise refuse(
+                f"cannot make embeddings: {self.settings.name!r} generates text; set `pooling` in its configuration "
+                "to use it for embeddings"
+            )
+        if self.pooling in ("none", "rank"):
+            raise refuse(f"cannot make embeddings: pooling {self.pooling!r} gives no vector for a text")
+        if body.encoding_format not in (None, "float", "base64"):
+            raise refuse(f"cannot use `encoding_format`: {body.encoding_format!r} is neither float nor base64")
+        if body.dimensions is not None and not 1 <= body.dimensions <= self.facts.n_embd:
+            raise refuse(f"cannot use `dimensions`: {body.dimensions}, the model makes {self.facts.n_embd}")
+        return self._submit_inputs(await self.prompts.read_inputs(body.input), normalized=True)
+
+    async def submit_ranking(self, body: RerankBody, documents: Sequence[str]) -> tuple[Job, int]:
+        """The job, and how many tokens its inputs have together."""
+        if not self.embeds or self.pooling != "rank":
+            raise refuse(
+                f"cannot rerank: {self.settings.name!r} is not made for it; a reranker's file names pooling `rank`, or "
+                "its configuration does"
+            )
+        if not documents:
+            raise refuse("cannot use `documents`: there are none")
+        if len(documents) > MAX_PROMPTS:
+            raise refuse(f"cannot use `documents`: {len(documents)}, at most {MAX_PROMPTS} are taken")
+        pairs = [await self.prompts.pair(body.query, text, self.rerank_template) for text in documents]
+        return self._submit_inputs(pairs, normalized=False)
+
+    def render(
+        self,
+        messages: list[ChatMessage],
+        tools: list[dict[str, Any]] | None,
+        add_generation_prompt: bool | None,
+        variables: dict[str, Any] | None,
+    ) -> str:
+        """The prompt. An answer that the conversation ends with is continued, as by llama-server."""
+        formatted = format_messages(messages)
+        begun = ""
+        if len(messages) > 1 and messages[-1].role == "assistant" and not messages[-1].tool_calls:
+            begun, add_generation_prompt = formatted.pop()["content"], True
+        given = {"tools": tools, "add_generation_prompt": add_generation_prompt is not False}
+        reserved = {"messages", *given}
+        extra = {name: value for name, value in (variables or {}).items() if name not in reserved}
+        return self.template.render(formatted, **extra, **given) + begun
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    async def _submit(
+        self, body: GenerationBody, prompts: list[list[int]], echoes: Sequence[str] = ()
+    ) -> tuple[list[Job], Frame]:
+        n = choose_n(body)
+        if not prompts:
+            raise refuse("cannot use `prompt`: there is none")
+        if len(prompts) * n > MAX_PROMPTS:
+            raise refuse(f"cannot use `n`: {len(prompts)} prompts times {n} are more than {MAX_PROMPTS} choices")
+        for prompt in prompts:
+            if not prompt:
+                raise refuse("cannot continue an empty prompt")
+            if len(prompt) >= self.n_ctx:
+                raise _refuse_length(len(prompt), self.n_ctx)
+        grammar = await self._choose_grammar(body)
+        sampling = choose_sampling(body, self.sampling, grammar, self._tokenize_plain)
+        if sampling.penalizes_passages or sampling.ignore_eos:
+            await self.aside.run(lambda: prepare_samplers(sampling, self.vocabulary, self.n_ctx))
+        mailbox = Mailbox()
+        n_top = choose_n_top(body)
+        wants_prompt_probs = bool(echoes) and n_top is not None
+        jobs = []
+        for index in range(len(prompts) * n):
+            request = GenerationRequest(
+                prompt=prompts[index // n],
+                sampling=sampling.for_choice(index % n),
+                max_tokens=choose_max_tokens(body),
+                stops=choose_stops(body),
+                min_indent=max(0, body.n_indent or 0),
+                max_predict_s=max(0.0, body.t_max_predict_ms or 0.0) / 1e3 or None,
+                cache_prompt=body.cache_prompt is not False and not wants_prompt_probs,
+                wants_timings=bool(body.timings_per_token),
+                wants_progress=bool(body.stream and body.return_progress),
+                wants_prompt_probs=wants_prompt_probs,
+            )
+            jobs.append(Job(request, index, mailbox))
+        frame = Frame(
+            model=self.settings.name,
+            n_choices=n,
+            n_top=n_top,
+            post_sampling=bool(body.post_sampling_probs),
+            include_usage=body.include_usage,
+            return_tokens=bool(body.return_tokens),
+            fields=body.response_fields or None,
+            echoes=[echo for echo in echoes for _ in range(n)],
+            describe=lambda index: self._describe(jobs[index]),
+        )
+        for job in jobs:
+            self.engine.submit(job)
+        return jobs, frame
+
+    def _describe(self, job: Job) -> dict[str, Any]:
+        """What llama-server's own answers tell of their request."""
+        request = job.request
+        assert isinstance(request, GenerationRequest)
+        n_predict = -1 if request.max_tokens is None else request.max_tokens
+        more = {"n_predict": n_predict, "max_tokens": n_predict, "stop": request.stops}
+        return {
+            "generation_settings": {**format_sampling(request.sampling), **more},
+            "prompt": self._show(request.prompt),
+        }
+
+    def _submit_inputs(self, inputs: list[list[int]], *, normalized: bool) -> tuple[Job, int]:
+        limit = min(self.n_batch, self.n_ctx)
+        for tokens in inputs:
+            if len(tokens) > limit:
+                raise _refuse_length(len(tokens), limit)
+        job = Job(EmbeddingRequest(inputs, normalized))
+        self.engine.submit(job)
+        return job, sum(len(tokens) for tokens in inputs)
+
+    async def _choose_grammar(self, body: GenerationBody) -> str:
+        schema = choose_schema(body)
+        if schema is not None:
+            # Imported when it is first needed: starting is faster without it.
+            from llamactl.instance.grammar.schema import SchemaError, format_grammar
+
+            try:
+                grammar = await asyncio.to_thread(format_grammar, schema)
+            except SchemaError as error:
+                raise refuse(f"cannot use the JSON schema: {error}") from None
+        else:
+            grammar = body.grammar or ""
+        if grammar:
+            try:
+                await self.grammars.run(lambda: check_grammar(self.vocabulary, grammar))
+            except GrammarError as error:
+                what = "the JSON schema" if schema is not None else "`grammar`"
+                raise refuse(f"cannot use {what}: {error}") from None
+        return grammar
+
+    async def _fill_gap(self, body: CompletionBody | InfillBody, prefix: str, suffix: str) -> list[int]:
+        extra = (body.input_extra or ()) if isinstance(body, InfillBody) else ()
+        start = (body.prompt or "") if isinstance(body, InfillBody) else ""
+        # As llama-server: other files leave room for the answer twice over.
+        room = self.n_ctx - self.n_batch - 2 * (choose_max_tokens(body) or 0)
+        return await self.prompts.fill_gap(prefix, suffix, extra, start, room, self.n_batch)
+
+    def _tokenize_plain(self, text: str) -> list[int]:
+        return self.vocabulary.tokenize(text[:LONG_TEXT_CHARS], add_special=False, parse_special=True)
+
+    def _show(self, tokens: list[int]) -> str:
+        if tokens[:1] == [self.vocabulary.bos]:
+            tokens = tokens[1:]
+        return self.vocabulary.detokenize(tokens)
+
+    def _require_text(self) -> None:
+        if self.embeds:
+            raise refuse(f"cannot generate text: {self.settings.name!r} is a model for embeddings")
+
+    def _require_infill(self) -> None:
+        if not self.prompts.infill.is_complete:
+            raise refuse(
+                f"cannot fill a gap: {self.settings.name!r} is not made for it, its vocabulary lacks the tokens that "
+                "mark prefix, suffix and middle"
+            )
+
+
+def _refuse_length(n_tokens: int, limit: int) -> LlamactlError:
+    return LlamactlError(
+        ErrorCode.CONTEXT_SIZE,
+        f"cannot take the prompt: it has {n_tokens} tokens, the context has room for {limit}",
+        details={"n_prompt_tokens": n_tokens, "n_ctx": limit},
+    )
