@@ -10,12 +10,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from llamactl.child.extra import parse_extra
 from llamactl.config.files import FilesError, resolve_file, resolve_model
 from llamactl.config.tables import Place
 from llamactl.errors import LlamactlError
 from llamactl.names import check_model_name
 from llamactl.settings import Config, GlobalSettings, InvalidModel, ModelSettings, Problem, encode_spec
-from llamactl.systemd.extra import parse_extra
 
 MAX_SPEC_BYTES = 120_000
 """The settings travel in one environment variable, and the kernel takes at most 128 KiB in one."""

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llamactl.child.properties import MODEL_GROUP, choose_read_only
 from llamactl.config.gguf import MAGIC, find_fault
 from llamactl.config.read import describe_os_error
 from llamactl.config.tables import Place, format_key
@@ -25,7 +26,6 @@ from llamactl.paths import Paths
 from llamactl.settings import Config, ModelSettings, Problem
 from llamactl.share import HOMES
 from llamactl.systemd.host import acquire_gpu_groups
-from llamactl.systemd.transient import MODEL_GROUP, choose_read_only
 
 REPLACED = (*HOMES, Path("/tmp"), Path("/var/tmp"))
 """What a unit sees empty: ProtectHome=tmpfs, PrivateTmp=."""

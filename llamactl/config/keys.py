@@ -245,7 +245,7 @@ def _parse_env(value: object) -> dict[str, str]:
 
 
 def _parse_extra(value: object) -> dict[str, str | int | float | bool | list[str]]:
-    """Only the shape. What each property may hold is systemd's matter, and `systemd.transient` knows it."""
+    """Only the shape. What each property may hold is systemd's matter, and `child.properties` knows it."""
     if not isinstance(value, dict):
         raise ValueError('must be a table of unit properties, as in { MemoryMax = "8G" }')
     for name, content in value.items():

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llamactl.instance.environ import ChildEnvironment
+    from llamactl.child.orders import ChildEnvironment
     from llamactl.instance.llama.headstart import HeadStart
 
 EXIT_USAGE = 2
@@ -20,8 +20,8 @@ EXIT_USAGE = 2
 def main(arguments: list[str]) -> int:
     head_start = _begin_head_start() if arguments == ["serve"] else None
     # From here on everything is imported while the model loads.
+    from llamactl.child.orders import parse_environment
     from llamactl.errors import LlamactlError
-    from llamactl.instance.environ import parse_environment
     from llamactl.protocol import ChildRole
 
     try:

@@ -10,8 +10,8 @@ import os
 from dataclasses import dataclass, fields
 from typing import Any
 
+from llamactl.child.orders import ChildEnvironment
 from llamactl.errors import LlamactlError
-from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.llama.devices import acquire_device_list, list_devices
 from llamactl.instance.report import ReportLink
 from llamactl.protocol import VERSION, AnswerResult, Breakdown, ChildHello, ChildState, DeviceList, Facts, Order

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from llamactl.child.orders import ChildEnvironment
 from llamactl.errors import LlamactlError
 from llamactl.instance.engine.activity import Activity
-from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.llama.early import EarlyLoad
 from llamactl.instance.report import ReportLink
 from llamactl.protocol import VERSION, AnswerResult, ChildHello, ChildState, Order, OrderKind

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from llamactl import __version__
+from llamactl.child.extra import choose_unenforced
 from llamactl.config import describe_changes, load_config
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import Role, format_slug, format_unit
@@ -52,7 +53,6 @@ from llamactl.supervisor.host import acquire_host_memory
 from llamactl.supervisor.measurements import Measurements
 from llamactl.supervisor.units import Run, Units
 from llamactl.supervisor.watchers import Watchers
-from llamactl.systemd.extra import choose_unenforced
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from llamactl.child.properties import choose_listing_properties, choose_measure_properties, choose_model_properties
 from llamactl.errors import LlamactlError
 from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit
 from llamactl.paths import Paths
@@ -27,7 +28,6 @@ from llamactl.supervisor.lastwords import acquire_last_words
 from llamactl.systemd.host import acquire_gpu_groups
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.manager import Manager, ManagerError
-from llamactl.systemd.transient import choose_listing_properties, choose_measure_properties, choose_model_properties
 from llamactl.systemd.units import RESULT_UNKNOWN, UnitEnded, UnitEvent, UnitSnapshot, UnitStarted, explain_result
 
 NOT_STARTED = "start"

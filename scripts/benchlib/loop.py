@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from llamactl.child.orders import ChildEnvironment
 from llamactl.instance.engine.engine import Engine
 from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.jobs import FinishEvent, GenerationRequest, Job
 from llamactl.instance.engine.sampling import SamplingParams
-from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.llama.early import EarlyLoad
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.loading import Loaded

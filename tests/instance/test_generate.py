@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from llamactl.child.orders import ChildEnvironment
 from llamactl.instance.engine.engine import EngineBroken
 from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.jobs import (
@@ -25,7 +26,6 @@ from llamactl.instance.engine.jobs import (
     TokenInfo,
 )
 from llamactl.instance.engine.sampling import SamplingParams
-from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.llama.batch import Batch
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.loading import Loaded, load

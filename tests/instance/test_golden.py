@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from llamactl.child.orders import ChildEnvironment
 from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.jobs import FinishEvent, GenerationRequest, Job, TextEvent
 from llamactl.instance.engine.sampling import SamplingParams
-from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.loading import Loaded, load
 from llamactl.instance.llama.log import LlamaLog

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llamactl.instance.environ import ChildEnvironment
+from llamactl.child.orders import ChildEnvironment
 from llamactl.instance.llama import headstart
 from llamactl.instance.llama.headstart import HeadStart, begin
 from llamactl.instance.llama.library import llama

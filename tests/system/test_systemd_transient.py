@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from llamactl.child.properties import MODEL_GROUP, choose_measure_properties, choose_model_properties
 from llamactl.names import Role, format_unit
 from llamactl.paths import Paths
 from llamactl.settings import ModelSettings, decode_spec
@@ -21,7 +22,6 @@ from llamactl.systemd.host import acquire_gpu_groups
 from llamactl.systemd.journal import JournalSink
 from llamactl.systemd.manager import UnitEnded, UnitStarted
 from llamactl.systemd.peer import acquire_peer
-from llamactl.systemd.transient import MODEL_GROUP, choose_measure_properties, choose_model_properties
 from tests.system import journal
 from tests.system.harness import show
 from tests.system.systemd_follow import TIMEOUT_S, Follower, follow, run

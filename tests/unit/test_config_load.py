@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from llamactl.child.properties import environment_of
 from llamactl.config import load_config
 from llamactl.config.keys import ALL_LAYERS, RESERVED_ENV
 from llamactl.paths import Paths
 from llamactl.settings import GIB, Config, GlobalSettings, ModelSettings, Switch
-from llamactl.systemd.transient import environment_of
 from tests.unit.config_tree import Tree
 
 

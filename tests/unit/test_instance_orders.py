@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llamactl.instance.environ import ChildEnvironment
+from llamactl.child.orders import ChildEnvironment
 from llamactl.instance.serve import Instance
 from llamactl.protocol import ChildRole, Order, OrderKind
 from llamactl.settings import ModelSettings

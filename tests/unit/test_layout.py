@@ -53,6 +53,11 @@ def test_pure_parts_import_only_pure_parts(path: Path) -> None:
     assert read_parts(path) <= PURE
 
 
+def test_what_is_known_of_children_imports_only_pure_parts() -> None:
+    for path in PACKAGE.glob("child/*.py"):
+        assert read_parts(path) <= PURE, path
+
+
 def test_scheduler_imports_only_pure_parts() -> None:
     for path in PACKAGE.glob("sched/*.py"):
         assert read_parts(path) <= PURE, path
@@ -105,15 +110,14 @@ WINGS = {
     "chat": {"llama"},
     "http": {"llama", "grammar", "engine", "chat"},
 }
-"""Of the instance, with the other wings that each may import. `llama` may read the orders besides."""
-ORDERS = {"llama": {"environ"}}
+"""Of the instance, with the other wings that each may import."""
 
 
 @pytest.mark.parametrize("wing", WINGS)
 def test_wing_of_the_instance_imports_only_wings_below_it(wing: str) -> None:
     for path in PACKAGE.glob(f"instance/{wing}/*.py"):
         names = [name.split(".") for name in read_imports(path) if name.startswith("llamactl.instance.")]
-        assert {name[2] for name in names} - {wing} <= WINGS[wing] | ORDERS.get(wing, set()), path
+        assert {name[2] for name in names} - {wing} <= WINGS[wing], path
 
 
 def test_one_wing_imports_llama_cpp() -> None:

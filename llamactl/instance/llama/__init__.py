@@ -1,3 +1,4 @@
-"""What does llama.cpp give us? Loading, measuring, fitting and computing with one model through llama-cpp-python: the
-only wing that imports it. Imports nothing of the instance but its orders (`environ`).
+"""What does llama.cpp give us? Loading, measuring, fitting and computing with one model through llama-cpp-python.
+
+The only wing that imports it. Imports nothing else of the instance.
 """

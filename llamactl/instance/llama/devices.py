@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from llamactl.instance.environ import ChildEnvironment
+from llamactl.child.orders import ChildEnvironment
 from llamactl.protocol import DeviceList, Row, RowKind
 from llamactl.systemd.journal import get_logger
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from llamactl.instance.environ import ChildEnvironment
+from llamactl.child.orders import ChildEnvironment
 from llamactl.instance.llama.thread import ComputeThread
 
 if TYPE_CHECKING:

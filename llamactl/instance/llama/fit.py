@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llamactl.instance.environ import ChildEnvironment
+from llamactl.child.orders import ChildEnvironment
 from llamactl.instance.llama.bindings import TensorBufferOverride, load_extra
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.log import LlamaLog

@@ -13,8 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from llamactl.child.orders import ChildEnvironment
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.llama.batch import Batch
 from llamactl.instance.llama.bindings import register_rpc_servers
 from llamactl.instance.llama.fit import Measurer, Plan, choose_smallest_ctx, fits_anything, fits_whole

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
+from llamactl.child.orders import ChildEnvironment
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.llama.bindings import load_extra
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.log import LlamaLog

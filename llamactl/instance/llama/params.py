@@ -10,8 +10,8 @@ import ctypes
 from dataclasses import dataclass, field
 from typing import Any
 
+from llamactl.child.orders import ChildEnvironment
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.environ import ChildEnvironment
 from llamactl.instance.llama.bindings import load_extra
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.memory import names_device, read_device_name

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llamactl.child.extra import PARSERS, REFUSED, choose_unenforced, parse_extra
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.systemd.extra import PARSERS, REFUSED, choose_unenforced, parse_extra
 from llamactl.systemd.signatures import pack_properties
 
 INFINITY = (1 << 64) - 1

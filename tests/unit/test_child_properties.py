@@ -10,12 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit, parse_unit
-from llamactl.paths import Paths
-from llamactl.settings import ModelSettings, decode_spec
-from llamactl.systemd.signatures import pack_properties
-from llamactl.systemd.transient import (
+from llamactl.child.properties import (
     choose_listing_properties,
     choose_measure_properties,
     choose_model_properties,
@@ -23,6 +18,11 @@ from llamactl.systemd.transient import (
     environment_of,
     format_user,
 )
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit, parse_unit
+from llamactl.paths import Paths
+from llamactl.settings import ModelSettings, decode_spec
+from llamactl.systemd.signatures import pack_properties
 
 SETTINGS = ModelSettings(name="a", path="/srv/models/a.gguf", files=("/srv/models/a.gguf",))
 

@@ -23,12 +23,12 @@ from typing import Any
 
 import msgspec
 
+from llamactl.child.extra import APPENDED, parse_extra
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import DEVICES_SLUG, MODEL_SLICE, Role
 from llamactl.paths import Paths
 from llamactl.protocol import Breakdown
 from llamactl.settings import ModelSettings, encode_spec
-from llamactl.systemd.extra import APPENDED, parse_extra
 
 __all__ = [
     "choose_listing_properties",
