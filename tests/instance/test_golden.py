@@ -68,10 +68,11 @@ class Real:
 def real(request: pytest.FixtureRequest) -> Iterator[Real]:
     command = [sys.executable, str(ROOT / "scripts" / "fetch-models"), request.param]
     path = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    # One thread: several wait for each other at every layer, and for ever on a machine with much else to do.
-    settings = ModelSettings(name=request.param, path=path, ctx=N_CTX, parallel=4, threads=1)
+    # One thread: several wait for each other at every layer, and for ever on a machine with much else to do. Without
+    # extra buffer types: on some machines they end the process, which is that of all tests.
+    settings = ModelSettings(name=request.param, path=path, ctx=N_CTX, parallel=4, threads=1, repack=False)
     environment = ChildEnvironment(
-        role=ChildRole.SERVE, model="m", settings=settings, generation="", socket=None, report=Path("/nowhere")
+        ChildRole.SERVE, "m", settings, generation="", socket=None, report=Path("/nowhere"), extra_bufts=False
     )
     loaded = load(environment, lambda stage: None, lambda fraction: None, lambda: False)
     params = build_context_params(settings, loaded.traits, N_CTX)

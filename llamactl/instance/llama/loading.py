@@ -88,13 +88,14 @@ def load(
     on_stage("warmup")
     if is_cancelled():
         raise Cancelled
-    _warm_up(model, context)
+    embeds = makes_embeddings(environment.settings, plan.traits)
+    _warm_up(model, context, embeds)
     n_ctx = int(llama.llama_n_ctx(context))
     return Loaded(
         model=model,
         context=context,
         traits=plan.traits,
-        embeds=makes_embeddings(environment.settings, plan.traits),
+        embeds=embeds,
         effective=effective,
         facts=model.read_facts(n_ctx, environment.extra_bufts),
     )
@@ -197,14 +198,17 @@ def _read_effective(environment: ChildEnvironment, context: Any, plan: Plan, log
         return replace_host_model(effective, measurer.measure_plan(plan))
 
 
-def _warm_up(model: LoadedModel, context: Any) -> None:
-    """One decode of one token, with all weights touched. Raises LlamactlError where llama.cpp refuses; it may also
-    kill the process.
+def _warm_up(model: LoadedModel, context: Any, embeds: bool) -> None:
+    """One decode with all weights touched. Raises LlamactlError where llama.cpp refuses; it may also kill the process.
+
+    Of two tokens: one alone is multiplied by other code than the many of a prompt, and passes where that code (AMX in
+    a virtual machine that does not have it) ends the process.
     """
     vocabulary = model.vocabulary
     token = next((token for token in (vocabulary.bos, vocabulary.eos) if token >= 0), 0)
-    batch = Batch(1)
-    batch.add(0, [token], 0, output_last=True)
+    n_tokens = min(2, int(llama.llama_n_batch(context)))
+    batch = Batch(n_tokens)
+    batch.add(0, [token] * n_tokens, 0, output_last=True, output_all=embeds)
     llama.llama_set_warmup(context, True)
     result = llama.llama_decode(context, batch.struct)
     llama.llama_synchronize(context)
