@@ -14,30 +14,21 @@ or BindReadOnlyPaths= would reset both lists, so empty ones are left out.
 
 import hashlib
 import ipaddress
-import json
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-import msgspec
-
+from llamactl.child import variables
 from llamactl.child.extra import APPENDED, parse_extra
+from llamactl.child.orders import ChildEnvironment, format_environment
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.names import DEVICES_SLUG, MODEL_SLICE, Role
+from llamactl.names import DEVICES_SLUG, MODEL_SLICE, Role, format_slug
 from llamactl.paths import Paths
-from llamactl.protocol import Breakdown
-from llamactl.settings import ModelSettings, encode_spec
-
-__all__ = [
-    "choose_listing_properties",
-    "choose_measure_properties",
-    "choose_model_properties",
-    "environment_of",
-    "format_user",
-    "parse_extra",
-]
+from llamactl.protocol import ChildRole
+from llamactl.settings import ModelSettings
 
 MODEL_GROUP = "llamactl-model"
 WATCHDOG_S = 120
@@ -59,164 +50,77 @@ _ONE_WORD = re.compile(r"[^\s\"'\\%]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
-def choose_model_properties(
-    settings: ModelSettings,
-    *,
-    slug: str,
-    generation: str,
-    paths: Paths,
-    python: str,
-    python_paths: Iterable[str],
-    stall_s: float,
-    stop_timeout_s: float,
-    margins_bytes: Mapping[str, int],
-    extra_bufts: bool,
-    host_room_bytes: int | None = None,
-    measured: Breakdown | None = None,
-    gpu_groups: Sequence[str] = (),
-    log_level: str = "info",
-) -> dict[str, Any]:
-    """The properties of `llamactl-model@SLUG.service`.
+@dataclass(frozen=True)
+class Surroundings:
+    """What all children of one supervisor have in common."""
 
-    `python_paths` are directories that the interpreter needs. `stall_s` is the start time-out, which the
-    instance extends with each progress. Raises LlamactlError (invalid_config).
+    paths: Paths
+    python: str
+    """The interpreter."""
+    python_paths: Sequence[str]
+    """Directories that it needs."""
+    gpu_groups: Sequence[str] = ()
+    """Groups that may use the GPUs' device nodes."""
+
+
+def choose_model_properties(
+    orders: ChildEnvironment, surroundings: Surroundings, *, stop_timeout_s: float
+) -> dict[str, Any]:
+    """The properties of `llamactl-model@SLUG.service`. Raises LlamactlError (invalid_config).
+
+    The start time-out is the stall time-out of the orders: the instance extends it with each progress.
     """
-    environment = environment_of(
-        settings,
-        slug=slug,
-        generation=generation,
-        paths=paths,
-        margins_bytes=margins_bytes,
-        extra_bufts=extra_bufts,
-        host_room_bytes=host_room_bytes,
-        measured=measured,
-        log_level=log_level,
-    )
-    if stall_s > 0:
-        environment["LLAMACTL_LOAD_STALL"] = str(stall_s)
+    settings, paths = orders.settings, surroundings.paths
+    slug = format_slug(settings.name)
     properties = {
         "Description": f"llamactl model {settings.name}",
         "Type": "notify",
         "NotifyAccess": "main",
-        "TimeoutStartUSec": _format_usec(stall_s),
+        "TimeoutStartUSec": _format_usec(orders.load_stall_s),
         "TimeoutStopUSec": _format_usec(stop_timeout_s),
         "WatchdogUSec": _format_usec(WATCHDOG_S),
         "WatchdogSignal": SIGKILL,  # the default dumps core: all of the model's memory
         "CollectMode": "inactive",
         "RuntimeDirectory": [str(_choose_runtime_directory(paths, slug))],
         "RuntimeDirectoryMode": 0o750,
-        **_choose_common(settings, Role.MODEL, slug, [python, "-P", "-m", "llamactl.instance", "serve"], environment),
-        **_choose_sandbox(settings, slug, paths, python_paths, gpu_groups),
+        **_choose_common(orders, surroundings, slug),
+        **_choose_sandbox(settings, slug, surroundings),
     }
     properties["BindPaths"] = [_bind(str(paths.instance_dir(slug)), required=True)]
     return _merge(properties, parse_extra(settings.extra))
 
 
 def choose_measure_properties(
-    settings: ModelSettings,
-    *,
-    slug: str,
-    paths: Paths,
-    python: str,
-    python_paths: Iterable[str],
-    margins_bytes: Mapping[str, int],
-    extra_bufts: bool,
-    host_room_bytes: int | None = None,
-    timeout_s: float,
-    generation: str = "",
-    gpu_groups: Sequence[str] = (),
-    log_level: str = "info",
+    orders: ChildEnvironment, surroundings: Surroundings, *, timeout_s: float
 ) -> dict[str, Any]:
-    """The properties of `llamactl-measure@SLUG.service`: the same sandbox, killed after `timeout_s`."""
-    environment = environment_of(
-        settings,
-        slug=slug,
-        generation=generation,
-        paths=paths,
-        margins_bytes=margins_bytes,
-        extra_bufts=extra_bufts,
-        host_room_bytes=host_room_bytes,
-        log_level=log_level,
-    )
+    """The properties of `llamactl-measure@SLUG.service`: the same sandbox, killed after `timeout_s`. Of a child that
+    lists devices those of a unit that no model's can be taken for.
+    """
+    settings = orders.settings
+    lists = orders.devices_only
+    slug = DEVICES_SLUG if lists else format_slug(settings.name)
     properties = {
-        "Description": f"llamactl measurement of model {settings.name}",
+        "Description": "llamactl listing of devices" if lists else f"llamactl measurement of model {settings.name}",
         "Type": "exec",
         "RuntimeMaxUSec": _format_usec(timeout_s),
         "TimeoutStopUSec": _format_usec(5),
         "CollectMode": "inactive-or-failed",
         "AddRef": True,
-        **_choose_common(
-            settings, Role.MEASURE, slug, [python, "-P", "-m", "llamactl.instance", "measure"], environment
-        ),
-        **_choose_sandbox(settings, slug, paths, python_paths, gpu_groups),
+        **_choose_common(orders, surroundings, slug),
+        **_choose_sandbox(settings, slug, surroundings),
     }
     # The watchdog is for those who say that they are alive.
     extra = {name: value for name, value in parse_extra(settings.extra).items() if name != "WatchdogUSec"}
     return _merge(properties, extra)
 
 
-def choose_listing_properties(
-    rpc: Sequence[str],
-    ids: Mapping[str, str],
-    *,
-    paths: Paths,
-    python: str,
-    python_paths: Iterable[str],
-    timeout_s: float,
-    generation: str,
-    gpu_groups: Sequence[str] = (),
-    log_level: str = "info",
-) -> dict[str, Any]:
-    """The properties of the measure child that lists devices, those behind RPC servers too. `ids`: if only the free
-    memory of known devices is wanted, their bus addresses by name.
-    """
-    properties = choose_measure_properties(
-        ModelSettings(name="devices", path="", rpc=tuple(rpc)),
-        slug=DEVICES_SLUG,
-        generation=generation,
-        paths=paths,
-        python=python,
-        python_paths=python_paths,
-        margins_bytes={},
-        extra_bufts=True,
-        timeout_s=timeout_s,
-        gpu_groups=gpu_groups,
-        log_level=log_level,
-    )
-    properties["Description"] = "llamactl listing of devices"
-    properties["LogExtraFields"] = _choose_log_fields(Role.MEASURE, generation, "")
-    properties["Environment"] += ["LLAMACTL_DEVICES_ONLY=1", f"LLAMACTL_DEVICE_IDS={json.dumps(dict(ids))}"]
-    return properties
-
-
-def environment_of(
-    settings: ModelSettings,
-    *,
-    slug: str,
-    generation: str,
-    paths: Paths,
-    margins_bytes: Mapping[str, int],
-    extra_bufts: bool,
-    host_room_bytes: int | None = None,
-    measured: Breakdown | None = None,
-    log_level: str = "info",
-) -> dict[str, str]:
-    """What a child finds in its environment; a restarted supervisor reads it back from systemd.
+def _choose_environment(orders: ChildEnvironment) -> dict[str, str]:
+    """What a child finds in its environment.
 
     Every local user can read it over D-Bus, so nothing secret belongs into `env`. LlamactlError: invalid_config.
     """
-    ours = {
-        "LLAMACTL_MODEL": settings.name,
-        "LLAMACTL_SPEC": encode_spec(settings),
-        "LLAMACTL_GENERATION": generation,
-        "LLAMACTL_SOCKET": str(paths.instance_socket(slug)),
-        "LLAMACTL_REPORT": str(paths.report_socket),
-        "LLAMACTL_MARGINS": json.dumps(dict(margins_bytes), sort_keys=True),
-        "LLAMACTL_HOST_ROOM": "" if host_room_bytes is None else str(host_room_bytes),
-        "LLAMACTL_MEASURED": "" if measured is None else msgspec.json.encode(measured).decode(),
-        "LLAMACTL_RPC": ",".join(settings.rpc),
-        "LLAMACTL_EXTRA_BUFTS": "1" if extra_bufts else "0",
-        "LLAMACTL_LOG_LEVEL": log_level,
+    settings = orders.settings
+    ours = format_environment(orders) | {
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONNOUSERSITE": "1",
@@ -226,7 +130,7 @@ def environment_of(
         reason = ""
         if not _ENVIRONMENT_NAME.fullmatch(name):
             reason = "a name is letters, digits and _, not beginning with a digit"
-        elif name in ours and name.startswith("LLAMACTL_") and name != "LLAMACTL_LOG_LEVEL":
+        elif name in variables.ORDERS:
             reason = "llamactl sets it"
         elif _CONTROL.search(value):
             reason = "its value has control characters"
@@ -238,7 +142,7 @@ def environment_of(
     for name, value in environment.items():
         size_bytes = len(f"{name}={value}".encode("utf-8", "surrogateescape")) + 1
         if size_bytes > MAX_ENTRY_BYTES:
-            what = "settings (a long chat template?)" if name == "LLAMACTL_SPEC" else f"'env.{name}'"
+            what = "settings (a long chat template?)" if name == variables.SPEC else f"'env.{name}'"
             raise LlamactlError(
                 ErrorCode.INVALID_CONFIG,
                 f"cannot pass {what} of '{settings.name}' to its unit: {size_bytes} bytes, at most {MAX_ENTRY_BYTES} "
@@ -256,14 +160,16 @@ def format_user(slug: str) -> str:
     return f"llm-{slug.replace('.', '-')[: MAX_USER_LENGTH - 4 - 9]}-{digest}"
 
 
-def _choose_common(
-    settings: ModelSettings, role: Role, slug: str, command: list[str], environment: Mapping[str, str]
-) -> dict[str, Any]:
+def _choose_common(orders: ChildEnvironment, surroundings: Surroundings, slug: str) -> dict[str, Any]:
+    command = [surroundings.python, "-P", "-m", "llamactl.instance", str(orders.role)]
+    role = Role.MODEL if orders.role is ChildRole.SERVE else Role.MEASURE
+    # A listing is no model's.
+    model = "" if orders.devices_only else orders.model
     return {
         # Not ExecStartEx=, for its no-env-expand: systemd 252 writes that name into the unit's file, where it is not
         # a setting, so that the unit is bad after the next daemon-reload. Dollars are doubled instead.
         "ExecStart": [[command[0], [argument.replace("$", "$$") for argument in command], False]],
-        "Environment": [f"{name}={value}" for name, value in environment.items()],
+        "Environment": [f"{name}={value}" for name, value in _choose_environment(orders).items()],
         "Slice": MODEL_SLICE,
         "Restart": "no",
         "OOMPolicy": "kill",
@@ -271,7 +177,7 @@ def _choose_common(
         "LimitCORE": 0,
         "LimitMEMLOCK": INFINITY,  # pinned host memory; systemd takes less where it may not raise it
         "SyslogIdentifier": f"llamactl-{slug}",
-        "LogExtraFields": _choose_log_fields(role, environment.get("LLAMACTL_GENERATION", ""), settings.name),
+        "LogExtraFields": _choose_log_fields(role, orders.generation, model),
     }
 
 
@@ -279,13 +185,12 @@ def _choose_log_fields(role: Role, generation: str, model: str) -> list[str]:
     """What the journal notes with each line of a unit. systemd 252 writes them unquoted: after a daemon-reload what is
     not one word would be cut, with a warning.
     """
-    fields = {"LLAMACTL_ROLE": str(role), "LLAMACTL_GENERATION": generation, "LLAMACTL_MODEL": model}
+    fields = {"LLAMACTL_ROLE": str(role), variables.GENERATION: generation, variables.MODEL: model}
     return [f"{name}={value}" for name, value in fields.items() if _ONE_WORD.fullmatch(value)]
 
 
-def _choose_sandbox(
-    settings: ModelSettings, slug: str, paths: Paths, python_paths: Iterable[str], gpu_groups: Sequence[str]
-) -> dict[str, Any]:
+def _choose_sandbox(settings: ModelSettings, slug: str, surroundings: Surroundings) -> dict[str, Any]:
+    paths = surroundings.paths
     properties: dict[str, Any] = {
         "DynamicUser": True,
         "User": format_user(slug),
@@ -300,7 +205,7 @@ def _choose_sandbox(
         "TemporaryFileSystem": [[str(paths.runtime_dir), "ro"]],
         "BindReadOnlyPaths": [
             _bind(str(paths.report_socket.parent), required=True),
-            *(_bind(path) for path in choose_read_only(settings, python_paths)),
+            *(_bind(path) for path in choose_read_only(settings, surroundings.python_paths)),
         ],
         # Not ProtectKernelTunables=, a quarter of what this sandbox costs a start: it binds fourteen paths, of which an
         # unprivileged user could write to hardly one.
@@ -324,8 +229,8 @@ def _choose_sandbox(
         "SystemCallFilter": [True, ["@system-service"]],
         "SystemCallErrorNumber": EPERM,  # a library that tries something else falls back, rather than die
     }
-    if gpu_groups:
-        properties["SupplementaryGroups"] = list(gpu_groups)
+    if surroundings.gpu_groups:
+        properties["SupplementaryGroups"] = list(surroundings.gpu_groups)
     return properties
 
 

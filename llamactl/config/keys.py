@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llamactl.child import variables
 from llamactl.config.units import format_duration, format_size, parse_duration, parse_size
 from llamactl.errors import LlamactlError
 from llamactl.names import check_model_name
@@ -32,13 +33,14 @@ SAMPLERS = (*Sampling().samplers, "infill")
 MAX_TEXT = 1 << 16
 MAX_INT = (1 << 31) - 1
 
-_CHILD_WORDS = (
-    "MODEL SPEC GENERATION SOCKET REPORT MARGINS HOST_ROOM EXTRA_BUFTS MEASURED RPC LOAD_STALL DEVICES_ONLY DEVICE_IDS"
-)
-RESERVED_ENV = frozenset(
-    [f"LLAMACTL_{word}" for word in _CHILD_WORDS.split()]
-    + ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID"]
-)
+RESERVED_ENV = variables.ORDERS | {
+    "NOTIFY_SOCKET",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+}
 """Variables by which a child is told who it is."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")

@@ -82,10 +82,9 @@ def _configure_log(environment: "ChildEnvironment") -> None:
     from llamactl.names import format_slug
     from llamactl.systemd.journal import configure
 
-    level = os.environ.get("LLAMACTL_LOG_LEVEL") or "info"
     # The unit sets LLAMACTL_MODEL for every line of its processes, except for names that it cannot (LogExtraFields=).
     fields = {} if environment.model.isidentifier() else {"model": environment.model}
-    configure(f"llamactl-{format_slug(environment.model)}", level, fields)
+    configure(f"llamactl-{format_slug(environment.model)}", environment.log_level, fields)
 
 
 if __name__ == "__main__":

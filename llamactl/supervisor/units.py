@@ -10,17 +10,19 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from llamactl.child.properties import choose_listing_properties, choose_measure_properties, choose_model_properties
+from llamactl.child import variables
+from llamactl.child.orders import ChildEnvironment
+from llamactl.child.properties import Surroundings, choose_measure_properties, choose_model_properties
 from llamactl.errors import LlamactlError
 from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit
 from llamactl.paths import Paths
-from llamactl.protocol import LoadFailure
+from llamactl.protocol import ChildRole, LoadFailure
 from llamactl.sched.events import StartInstance, StartMeasure
 from llamactl.settings import GlobalSettings, ModelSettings, decode_spec
 from llamactl.share import python_paths
@@ -127,69 +129,61 @@ class Units:
         return run is not None and run.generation == generation and not run.ended
 
     def start_instance(self, effect: StartInstance) -> None:
-        settings = effect.settings
-        run = Run(Role.MODEL, format_slug(settings.name), effect.generation, settings)
-        self._start(
-            run,
-            lambda: choose_model_properties(
-                settings,
-                slug=run.slug,
-                generation=run.generation,
-                paths=self._paths,
-                python=sys.executable,
-                python_paths=[str(path) for path in python_paths()],
-                stall_s=self.settings.load_stall_s,
-                stop_timeout_s=self.settings.stop_timeout_s,
-                margins_bytes=effect.margins_bytes,
-                extra_bufts=effect.extra_bufts,
-                host_room_bytes=effect.host_room_bytes,
-                measured=effect.measured,
-                gpu_groups=acquire_gpu_groups(),
-                log_level=self.settings.log_level,
-            ),
+        run = Run(Role.MODEL, format_slug(effect.settings.name), effect.generation, effect.settings)
+        orders = replace(
+            self._choose_orders(ChildRole.SERVE, run, effect.margins_bytes, effect.extra_bufts, effect.host_room_bytes),
+            socket=self._paths.instance_socket(run.slug),
+            measured=effect.measured,
+            load_stall_s=self.settings.load_stall_s,
         )
+        stop_timeout_s = self.settings.stop_timeout_s
+        self._start(run, lambda: choose_model_properties(orders, self._look_around(), stop_timeout_s=stop_timeout_s))
 
     def start_measure(self, effect: StartMeasure) -> None:
-        settings = effect.settings
-        self._measure_starts += 1
-        run = Run(Role.MEASURE, format_slug(settings.name), f"{os.getpid()}.{self._measure_starts}", settings)
-        self._start(
-            run,
-            lambda: choose_measure_properties(
-                settings,
-                slug=run.slug,
-                generation=run.generation,
-                paths=self._paths,
-                python=sys.executable,
-                python_paths=[str(path) for path in python_paths()],
-                timeout_s=self.settings.measure_timeout_s,
-                margins_bytes=effect.margins_bytes,
-                extra_bufts=effect.extra_bufts,
-                host_room_bytes=effect.host_room_bytes,
-                gpu_groups=acquire_gpu_groups(),
-                log_level=self.settings.log_level,
-            ),
+        run = self._make_measure_run(format_slug(effect.settings.name), effect.settings)
+        orders = self._choose_orders(
+            ChildRole.MEASURE, run, effect.margins_bytes, effect.extra_bufts, effect.host_room_bytes
         )
+        timeout_s = self.settings.measure_timeout_s
+        self._start(run, lambda: choose_measure_properties(orders, self._look_around(), timeout_s=timeout_s))
 
     def start_listing(self, rpc: tuple[str, ...], ids: dict[str, str]) -> None:
-        """A measure child that lists devices. Not while one runs."""
+        """A measure child that lists devices, those behind RPC servers too. `ids`: if only the free memory of known
+        devices is wanted, their bus addresses by name. Not while one runs.
+        """
+        run = self._make_measure_run(DEVICES_SLUG, ModelSettings(name="devices", path="", rpc=rpc))
+        orders = replace(self._choose_orders(ChildRole.MEASURE, run, {}), devices_only=True, device_ids=ids)
+        timeout_s = min(LISTING_TIMEOUT_S, self.settings.measure_timeout_s)
+        self._start(run, lambda: choose_measure_properties(orders, self._look_around(), timeout_s=timeout_s))
+
+    def _make_measure_run(self, slug: str, settings: ModelSettings) -> Run:
         self._measure_starts += 1
-        settings = ModelSettings(name="devices", path="", rpc=rpc)
-        run = Run(Role.MEASURE, DEVICES_SLUG, f"{os.getpid()}.{self._measure_starts}", settings)
-        self._start(
-            run,
-            lambda: choose_listing_properties(
-                rpc,
-                ids,
-                generation=run.generation,
-                paths=self._paths,
-                python=sys.executable,
-                python_paths=[str(path) for path in python_paths()],
-                timeout_s=min(LISTING_TIMEOUT_S, self.settings.measure_timeout_s),
-                gpu_groups=acquire_gpu_groups(),
-                log_level=self.settings.log_level,
-            ),
+        return Run(Role.MEASURE, slug, f"{os.getpid()}.{self._measure_starts}", settings)
+
+    def _choose_orders(
+        self,
+        role: ChildRole,
+        run: Run,
+        margins_bytes: Mapping[str, int],
+        extra_bufts: bool = True,
+        host_room_bytes: int | None = None,
+    ) -> ChildEnvironment:
+        return ChildEnvironment(
+            role=role,
+            model=run.settings.name,
+            settings=run.settings,
+            generation=run.generation,
+            socket=None,
+            report=self._paths.report_socket,
+            margins_bytes=dict(margins_bytes),
+            host_room_bytes=host_room_bytes,
+            extra_bufts=extra_bufts,
+            rpc_servers=run.settings.rpc,
+            log_level=self.settings.log_level,
         )
+
+    def _look_around(self) -> Surroundings:
+        return Surroundings(self._paths, sys.executable, [str(path) for path in python_paths()], acquire_gpu_groups())
 
     def stop(self, role: Role, slug: str, generation: str | None = None) -> None:
         """Stop a unit, whatever it does; its end is told as any other."""
@@ -281,8 +275,8 @@ def _adopt(snapshot: UnitSnapshot) -> Run | None:
     if snapshot.active_state not in ("active", "activating", "deactivating", "reloading"):
         return None
     try:
-        settings = decode_spec(snapshot.environment["LLAMACTL_SPEC"])
-        generation = snapshot.environment["LLAMACTL_GENERATION"]
+        settings = decode_spec(snapshot.environment[variables.SPEC])
+        generation = snapshot.environment[variables.GENERATION]
     except (KeyError, msgspec.DecodeError, msgspec.ValidationError) as error:
         _log.warning(
             "unit ignored", unit=snapshot.unit, reason=f"its environment does not say which model it is: {error}"

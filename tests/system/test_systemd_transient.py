@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from llamactl.child.properties import MODEL_GROUP, choose_measure_properties, choose_model_properties
-from llamactl.names import Role, format_unit
+from llamactl.child.orders import ChildEnvironment
+from llamactl.child.properties import MODEL_GROUP, Surroundings, choose_measure_properties, choose_model_properties
+from llamactl.names import Role, format_slug, format_unit
 from llamactl.paths import Paths
+from llamactl.protocol import ChildRole
 from llamactl.settings import ModelSettings, decode_spec
 from llamactl.share import find_share_dir, python_paths
 from llamactl.systemd.host import acquire_gpu_groups
@@ -27,10 +29,10 @@ from tests.system.harness import show
 from tests.system.systemd_follow import TIMEOUT_S, Follower, follow, run
 
 PATHS = Paths()
-SLUG = "probe.1"
-UNIT = format_unit(Role.MODEL, SLUG)
 PROBE = Path(__file__).with_name("systemd_probe.py")
 NAME = "org/Probe-1:q4_k_m"
+SLUG = format_slug(NAME)
+UNIT = format_unit(Role.MODEL, SLUG)
 ODD_NAME = 'Probe "1" $HOME %n ä'
 
 
@@ -73,20 +75,25 @@ def choose_properties(name: str, model_file: Path, probe_file: Path) -> dict[str
         env={"PROBE_MODEL": str(model_file), "WORD": "$HOME 100% \\ \"'"},
         extra={"Nice": 5, "MemoryMax": "2G", "LimitNOFILE": 4096},
     )
-    chosen = choose_model_properties(
-        settings,
-        slug=SLUG,
-        generation="g-1",
-        paths=PATHS,
-        python=sys.executable,
-        python_paths=[str(path) for path in python_paths()],
-        stall_s=30,
-        stop_timeout_s=10,
-        margins_bytes={"": 1 << 30},
-        extra_bufts=True,
-        gpu_groups=acquire_gpu_groups(),
-    )
+    orders = make_orders(ChildRole.SERVE, settings, margins_bytes={"": 1 << 30}, load_stall_s=30)
+    chosen = choose_model_properties(orders, look_around(), stop_timeout_s=10)
     return replace_program(chosen, probe_file)
+
+
+def look_around() -> Surroundings:
+    return Surroundings(PATHS, sys.executable, [str(path) for path in python_paths()], acquire_gpu_groups())
+
+
+def make_orders(role: ChildRole, settings: ModelSettings, **orders: Any) -> ChildEnvironment:
+    return ChildEnvironment(
+        role=role,
+        model=settings.name,
+        settings=settings,
+        generation="g-1",
+        socket=PATHS.instance_socket(format_slug(settings.name)),
+        report=PATHS.report_socket,
+        **orders,
+    )
 
 
 def replace_program(chosen: dict[str, Any], program: Path, *arguments: str) -> dict[str, Any]:
@@ -96,15 +103,16 @@ def replace_program(chosen: dict[str, Any], program: Path, *arguments: str) -> d
     return chosen | {"ExecStart": [[python, command, ignored]]}
 
 
-async def start(follower: Follower, properties: dict[str, Any]) -> dict[str, Any]:
+async def start(follower: Follower, properties: dict[str, Any], slug: str = SLUG) -> dict[str, Any]:
     """Start the probe and read what it found."""
-    await follower.manager.start_transient(UNIT, properties)
-    ends = asyncio.create_task(follower.wait(UnitEnded, UNIT))
-    starts = asyncio.create_task(follower.wait(UnitStarted, UNIT))
+    unit = format_unit(Role.MODEL, slug)
+    await follower.manager.start_transient(unit, properties)
+    ends = asyncio.create_task(follower.wait(UnitEnded, unit))
+    starts = asyncio.create_task(follower.wait(UnitStarted, unit))
     await asyncio.wait([ends, starts], return_when=asyncio.FIRST_COMPLETED)
     assert starts.done(), ends.result()
     ends.cancel()
-    facts: dict[str, Any] = json.loads(PATHS.instance_dir(SLUG).joinpath("facts.json").read_text())
+    facts: dict[str, Any] = json.loads(PATHS.instance_dir(slug).joinpath("facts.json").read_text())
     return facts
 
 
@@ -187,27 +195,29 @@ def test_settings_reach_the_unit_unchanged_and_survive_a_daemon_reload(
     name: str, model_file: Path, probe_file: Path, cursor: str
 ) -> None:
     properties = choose_properties(name, model_file, probe_file)
+    slug = format_slug(name)
+    unit = format_unit(Role.MODEL, slug)
 
     async def test() -> None:
-        async with follow(UNIT) as follower:
-            facts = await start(follower, properties)
+        async with follow(unit) as follower:
+            facts = await start(follower, properties, slug)
             assert facts["environ"]["WORD"] == "$HOME 100% \\ \"'"
             assert facts["environ"]["LLAMACTL_MODEL"] == name
             before = len(follower.events)
             subprocess.run(["systemctl", "daemon-reload"], check=True)
-            (found,) = [unit for unit in await follower.manager.list_units() if unit.unit == UNIT]
+            (found,) = [found for found in await follower.manager.list_units() if found.unit == unit]
             assert follower.events[before:] == []
             assert found.load_state == "loaded"
             assert decode_spec(found.environment["LLAMACTL_SPEC"]).name == name
             assert found.environment["WORD"] == "$HOME 100% \\ \"'"
-            assert show(UNIT, "MemoryMax") == str(2 << 30)
-            assert show(UNIT, "MemorySwapMax") == "0"
-            assert show(UNIT, "Nice") == "5"
-            assert show(UNIT, "PrivateNetwork") == "yes"
+            assert show(unit, "MemoryMax") == str(2 << 30)
+            assert show(unit, "MemorySwapMax") == "0"
+            assert show(unit, "Nice") == "5"
+            assert show(unit, "PrivateNetwork") == "yes"
             complaints = [
                 entry["MESSAGE"]
                 for entry in journal.read_entries(cursor)
-                if entry["_PID"] == "1" and int(entry["PRIORITY"]) <= 4 and f"{UNIT}:" in str(entry["MESSAGE"])
+                if entry["_PID"] == "1" and int(entry["PRIORITY"]) <= 4 and f"{unit}:" in str(entry["MESSAGE"])
             ]
             assert complaints == []
 
@@ -313,16 +323,10 @@ def test_missing_model_directory_is_left_to_the_instance_to_report(
 def test_measure_unit_is_ended_in_time_and_has_the_same_sandbox(model_file: Path, probe_file: Path) -> None:
     unit = format_unit(Role.MEASURE, SLUG)
     probe_file.write_text("import os, time\nopen(os.environ['PROBE_MODEL']).close()\nos.pause = time.sleep(1000)\n")
-    chosen = choose_measure_properties(
-        ModelSettings(name=NAME, path=str(model_file), env={"PROBE_MODEL": str(model_file)}, extra={"WatchdogSec": 1}),
-        slug=SLUG,
-        paths=PATHS,
-        python=sys.executable,
-        python_paths=[str(path) for path in python_paths()],
-        margins_bytes={},
-        extra_bufts=True,
-        timeout_s=2,
+    settings = ModelSettings(
+        name=NAME, path=str(model_file), env={"PROBE_MODEL": str(model_file)}, extra={"WatchdogSec": 1}
     )
+    chosen = choose_measure_properties(make_orders(ChildRole.MEASURE, settings), look_around(), timeout_s=2)
 
     async def test() -> None:
         async with follow(unit) as follower:

@@ -10,50 +10,63 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llamactl.child.orders import ChildEnvironment
 from llamactl.child.properties import (
-    choose_listing_properties,
+    Surroundings,
     choose_measure_properties,
     choose_model_properties,
     choose_read_only,
-    environment_of,
     format_user,
 )
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit, parse_unit
 from llamactl.paths import Paths
+from llamactl.protocol import ChildRole
 from llamactl.settings import ModelSettings, decode_spec
 from llamactl.systemd.signatures import pack_properties
 
 SETTINGS = ModelSettings(name="a", path="/srv/models/a.gguf", files=("/srv/models/a.gguf",))
 
 
-def choose(settings: ModelSettings = SETTINGS, paths: Paths = Paths(), **options: Any) -> dict[str, Any]:  # noqa: B008
-    return choose_model_properties(
-        settings,
-        slug=format_slug(settings.name),
+def make_orders(
+    role: ChildRole = ChildRole.SERVE, settings: ModelSettings = SETTINGS, **orders: Any
+) -> ChildEnvironment:
+    return ChildEnvironment(
+        role=role,
+        model=settings.name,
+        settings=settings,
         generation="g",
-        paths=paths,
-        python="/opt/venv/bin/python",
-        python_paths=["/opt/venv", "/root/.pyenv/versions/3.11"],
-        stall_s=options.pop("stall_s", 120),
+        report=Paths().report_socket,
+        rpc_servers=settings.rpc,
+        **{"socket": None, **orders},
+    )
+
+
+def choose(
+    settings: ModelSettings = SETTINGS,
+    paths: Paths = Paths(),  # noqa: B008
+    python: str = "/opt/venv/bin/python",
+    gpu_groups: tuple[str, ...] = (),
+    **orders: Any,
+) -> dict[str, Any]:
+    python_paths = ("/opt/venv", "/root/.pyenv/versions/3.11")
+    return choose_model_properties(
+        make_orders(ChildRole.SERVE, settings, margins_bytes={"": 5}, **orders),
+        Surroundings(paths, python, python_paths, gpu_groups),
         stop_timeout_s=30,
-        margins_bytes={"": 5},
-        extra_bufts=True,
-        **options,
     )
 
 
-def choose_measure(settings: ModelSettings = SETTINGS) -> dict[str, Any]:
+def choose_measure(settings: ModelSettings = SETTINGS, timeout_s: float = 300, **orders: Any) -> dict[str, Any]:
     return choose_measure_properties(
-        settings,
-        slug="a",
-        paths=Paths(),
-        python="/opt/venv/bin/python",
-        python_paths=[],
-        margins_bytes={},
-        extra_bufts=False,
-        timeout_s=300,
+        make_orders(ChildRole.MEASURE, settings, **orders),
+        Surroundings(Paths(), "/opt/venv/bin/python", ()),
+        timeout_s=timeout_s,
     )
+
+
+def read_environment(properties: dict[str, Any]) -> dict[str, str]:
+    return dict(entry.split("=", 1) for entry in properties["Environment"])
 
 
 def test_model_unit_depends_on_nothing_but_its_slice() -> None:
@@ -64,7 +77,7 @@ def test_model_unit_depends_on_nothing_but_its_slice() -> None:
 
 
 def test_both_units_are_json_and_fit_their_signatures() -> None:
-    for properties in (choose(gpu_groups=["video"]), choose_measure()):
+    for properties in (choose(gpu_groups=("video",)), choose_measure()):
         assert json.loads(json.dumps(properties)) == properties
         pack_properties(json.loads(json.dumps(properties)))
 
@@ -77,28 +90,17 @@ def test_failed_model_stays_and_measurement_is_held_by_reference() -> None:
 
 
 def test_fractions_of_seconds_are_no_zero() -> None:
-    assert choose(stall_s=0.25)["TimeoutStartUSec"] == 250_000
-    assert choose(stall_s=0)["TimeoutStartUSec"] == (1 << 64) - 1
+    assert choose(load_stall_s=0.25)["TimeoutStartUSec"] == 250_000
+    assert choose(load_stall_s=0)["TimeoutStartUSec"] == (1 << 64) - 1
 
 
 def test_instance_is_told_by_how_much_progress_extends_its_start() -> None:
-    assert "LLAMACTL_LOAD_STALL=0.25" in choose(stall_s=0.25)["Environment"]
-    assert not any("LOAD_STALL" in entry for entry in choose(stall_s=0)["Environment"])
+    assert "LLAMACTL_LOAD_STALL=0.25" in choose(load_stall_s=0.25)["Environment"]
+    assert not any("LOAD_STALL" in entry for entry in choose(load_stall_s=0)["Environment"])
 
 
 def test_dollars_in_arguments_are_kept() -> None:
-    properties = choose_model_properties(
-        SETTINGS,
-        slug="a",
-        generation="g",
-        paths=Paths(),
-        python="/opt/$HOME/python",
-        python_paths=[],
-        stall_s=1,
-        stop_timeout_s=1,
-        margins_bytes={},
-        extra_bufts=True,
-    )
+    properties = choose(python="/opt/$HOME/python")
     ((path, argv, _),) = properties["ExecStart"]
     assert (path, argv[0]) == ("/opt/$HOME/python", "/opt/$$HOME/python")
 
@@ -107,8 +109,8 @@ def test_environment_says_all_that_the_child_and_a_new_supervisor_need() -> None
     settings = ModelSettings(
         name="Ünïcode %n $HOME", path="/srv/m.gguf", env={"GGML_X": "1"}, chat_template="{{ 'a\n' }}"
     )
-    properties = choose(settings)
-    environment = dict(entry.split("=", 1) for entry in properties["Environment"])
+    properties = choose(settings, socket=Paths().instance_socket(format_slug(settings.name)))
+    environment = read_environment(properties)
     assert decode_spec(environment["LLAMACTL_SPEC"]) == settings
     assert environment["LLAMACTL_MODEL"] == settings.name
     assert environment["LLAMACTL_GENERATION"] == "g"
@@ -117,7 +119,7 @@ def test_environment_says_all_that_the_child_and_a_new_supervisor_need() -> None
     assert environment["LLAMACTL_SOCKET"] == f"/run/llamactl/models/{format_slug(settings.name)}/http.sock"
     assert environment["LLAMACTL_REPORT"] == "/run/llamactl/report/report.sock"
     assert environment["GGML_X"] == "1"
-    assert dict(entry.split("=", 1) for entry in choose_measure()["Environment"])["LLAMACTL_EXTRA_BUFTS"] == "0"
+    assert read_environment(choose_measure(extra_bufts=False))["LLAMACTL_EXTRA_BUFTS"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -139,14 +141,7 @@ def test_environment_that_cannot_be_passed_is_refused(env: dict[str, str], words
 
 def test_template_that_is_too_long_for_a_variable_is_refused() -> None:
     with pytest.raises(LlamactlError, match="long chat template"):
-        environment_of(
-            msgspec.structs.replace(SETTINGS, chat_template="x" * (128 << 10)),
-            slug="a",
-            generation="g",
-            paths=Paths(),
-            margins_bytes={},
-            extra_bufts=True,
-        )
+        choose(msgspec.structs.replace(SETTINGS, chat_template="x" * (128 << 10)))
 
 
 def test_model_name_goes_into_log_fields_only_where_it_survives_a_daemon_reload() -> None:
@@ -222,7 +217,7 @@ def test_extra_properties_replace_ours_and_lists_are_added() -> None:
                 "BindReadOnlyPaths": ["/data"],
             },
         ),
-        gpu_groups=["video"],
+        gpu_groups=("video",),
     )
     assert properties["PrivateNetwork"] is False
     assert properties["OOMScoreAdjust"] == -100
@@ -246,16 +241,7 @@ def test_memory_limit_is_not_hidden_by_swap_unless_swap_is_allowed() -> None:
 
 @pytest.mark.parametrize(("room", "text"), [(None, ""), (0, "0"), (5 << 30, str(5 << 30))])
 def test_host_room_reaches_the_child(room: int | None, text: str) -> None:
-    environment = environment_of(
-        ModelSettings(name="m", path="/m.gguf"),
-        slug="m",
-        generation="1",
-        paths=Paths(),
-        margins_bytes={},
-        extra_bufts=True,
-        host_room_bytes=room,
-    )
-    assert environment["LLAMACTL_HOST_ROOM"] == text
+    assert read_environment(choose(host_room_bytes=room))["LLAMACTL_HOST_ROOM"] == text
 
 
 def test_without_rpc_servers_there_is_no_network() -> None:
@@ -282,16 +268,13 @@ def test_listing_of_devices_is_a_measure_child_that_no_model_can_be_taken_for() 
     assert parse_unit(unit) == (Role.MEASURE, DEVICES_SLUG)
     for name in ("_devices", "devices", "-devices", "._devices"):
         assert format_slug(name) != DEVICES_SLUG
-    properties = choose_listing_properties(
-        ["127.77.0.1:1"],
-        {"CUDA0": "0000:01:00.0"},
-        paths=Paths(),
-        python="/opt/venv/bin/python",
-        python_paths=[],
+    properties = choose_measure(
+        ModelSettings(name="devices", path="", rpc=("127.77.0.1:1",)),
         timeout_s=30,
-        generation="g",
+        devices_only=True,
+        device_ids={"CUDA0": "0000:01:00.0"},
     )
-    environment = dict(entry.split("=", 1) for entry in properties["Environment"])
+    environment = read_environment(properties)
     assert environment["LLAMACTL_DEVICES_ONLY"] == "1"
     assert json.loads(environment["LLAMACTL_DEVICE_IDS"]) == {"CUDA0": "0000:01:00.0"}
     assert environment["LLAMACTL_RPC"] == "127.77.0.1:1"

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from llamactl.child.properties import environment_of
 from llamactl.config import load_config
-from llamactl.config.keys import ALL_LAYERS, RESERVED_ENV
+from llamactl.config.keys import ALL_LAYERS
 from llamactl.paths import Paths
 from llamactl.settings import GIB, Config, GlobalSettings, ModelSettings, Switch
 from tests.unit.config_tree import Tree
@@ -224,18 +223,6 @@ def test_a_mistake_is_told_once_with_its_key_and_the_model_is_invalid(tree: Tree
     assert list(config.invalid) == ["m"]
     assert config.problems[0].model == "m"
     assert config.invalid["m"].reason.startswith(config.problems[0].message)
-
-
-def test_every_variable_that_a_child_is_told_by_is_refused(tree: Tree) -> None:
-    ours = environment_of(
-        ModelSettings(name="m", path="/m"),
-        slug="m",
-        generation="g",
-        paths=Paths(),
-        margins_bytes={},
-        extra_bufts=True,
-    )
-    assert {name for name in ours if name.startswith("LLAMACTL_")} - {"LLAMACTL_LOG_LEVEL"} <= RESERVED_ENV
 
 
 BROKEN_FILES = [

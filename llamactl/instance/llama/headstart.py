@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llamactl.child import variables
 from llamactl.instance.llama.library import NO_LOG, llama
 from llamactl.instance.llama.thread import ComputeThread
 
@@ -52,11 +53,11 @@ class HeadStart:
 def begin(environ: Mapping[str, str]) -> HeadStart | None:
     """None: the model is not one of the usual kind, or its orders make no sense, which others tell."""
     try:
-        spec = json.loads(environ.get("LLAMACTL_SPEC", ""))
+        spec = json.loads(environ.get(variables.SPEC, ""))
         files = spec.get("files") or [spec["path"]]
-        is_usual = not any(name in spec for name in _UNUSUAL) and not environ.get("LLAMACTL_RPC")
-        if is_usual and environ.get("LLAMACTL_LLAMA_LOG") != "debug" and _is_small_and_cached(files):
-            return HeadStart(spec["path"], environ.get("LLAMACTL_EXTRA_BUFTS") != "0")
+        is_usual = not any(name in spec for name in _UNUSUAL) and not environ.get(variables.RPC)
+        if is_usual and environ.get(variables.LLAMA_LOG) != "debug" and _is_small_and_cached(files):
+            return HeadStart(spec["path"], environ.get(variables.EXTRA_BUFTS) != "0")
     except (AttributeError, KeyError, OSError, TypeError, ValueError):
         pass
     return None
