@@ -34,6 +34,7 @@ from llamactl.sched.placement import Option
 from llamactl.sched.plan import record_plan
 from llamactl.sched.queue import Entry
 from llamactl.sched.readings import ask_devices
+from llamactl.sched.recheck import Scope
 from llamactl.sched.takedown import begin_takedown, call_off_takedown
 from llamactl.sched.ways import Needs, choose_way, find_conflicts, get_needs, list_loaders, list_ways, promise
 from llamactl.settings import ModelSettings
@@ -75,14 +76,15 @@ def admit_head(core: Core, now: float) -> None:
     entry = core.queue.get(core.head)
     model = core.models.get(core.head)
     if entry is None or model is None or not is_to_be_admitted(model):
-        core.dirty = core.dirty or bool(core.head)
+        if core.head:
+            core.recheck(Scope.ALL)
         return
     core.head_short, core.overdue_s = None, None
     waits, wanted = _pursue(core, model, entry, now)
     if waits:
         _call_off_unwanted(core, wanted, now)
     else:
-        core.dirty = True
+        core.recheck(Scope.ALL)
 
 
 def admit_fresh(core: Core, names: list[str], now: float) -> None:
@@ -163,7 +165,7 @@ def _refuse(core: Core, entry: Entry, refusal: Refuse) -> None:
     core.refuse_all(entry.waiters, refusal)
     core.queue.remove(entry.model)
     core.record("load refused", entry.model, "warning", why=refusal.message, code=str(refusal.code))
-    core.dirty = True
+    core.recheck(Scope.ALL)
 
 
 def _evict(core: Core, model: Model, plan: Plan, now: float) -> None:
@@ -322,7 +324,7 @@ def _wake(core: Core, model: Model, instance: Instance, option: Option, now: flo
     instance.started_s, instance.last_used_s, instance.adopted = now, now, False
     instance.effective, instance.uncharged = None, not charged and get_needs(model) is None
     core.ledger.charge(model.name, charged)
-    core.dirty = True
+    core.recheck(Scope.ALL)
     core.record("instance woken", model.name, generation=instance.generation)
 
 

@@ -24,6 +24,7 @@ from llamactl.sched.instances import Instance, Lease, Model, Reason
 from llamactl.sched.lifecycle import refuse_ended
 from llamactl.sched.measuring import drop_measurement, queue_unmeasured
 from llamactl.sched.memory import strip_harmless, strip_unmeasured, sum_per_account
+from llamactl.sched.recheck import Scope
 from llamactl.sched.requests import keep_if_pinned, want_load
 from llamactl.sched.takedown import call_off_takedown, note_use, pursue_departure, recall_announced
 from llamactl.settings import ModelSettings
@@ -57,7 +58,7 @@ def handle_configured(core: Core, event: Configured, now: float) -> None:
         queue_unmeasured(core, model)
         keep_if_pinned(core, model, now)
     core.configured = True
-    core.dirty = True
+    core.recheck(Scope.ALL)
 
 
 def _is_outdated(model: Model, before: ModelSettings, settings: ModelSettings, other_timeout: bool) -> bool:
@@ -140,7 +141,7 @@ def handle_instance_found(core: Core, event: InstanceFound, now: float) -> None:
 def handle_recovery_began(core: Core, event: RecoveryBegan, now: float) -> None:
     core.started = True
     core.recovery = Recovery(event.deadline_s, event.fronts_expected)
-    core.dirty = True
+    core.recheck(Scope.ALL)
     end_recovery(core, now)
 
 
@@ -159,7 +160,7 @@ def handle_lease_announced(core: Core, event: LeaseAnnounced, now: float) -> Non
     instance.leases[event.holder] = Lease(event.busy, (min(event.since_s, now) or now) if event.busy else 0.0)
     note_use(instance, event.last_used_s, now)
     recall_announced(core, model, event.holder, now)
-    core.dirty = True
+    core.recheck(Scope.ALL)
 
 
 def end_recovery(core: Core, now: float) -> None:
@@ -171,7 +172,7 @@ def end_recovery(core: Core, now: float) -> None:
     if now < recovery.deadline_s and (silent or len(recovery.fronts) < recovery.fronts_expected):
         return
     core.recovery = None
-    core.dirty = True
+    core.recheck(Scope.ALL)
     if core.running:
         core.record("instances recovered", count=len(core.running), fronts=len(recovery.fronts), silent=silent)
     for model, _ in core.list_running():

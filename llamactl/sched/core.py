@@ -1,8 +1,8 @@
 """What is the scheduler's whole state, and which small steps change it?
 
 One value that all rules share: each rule is a function over it, in the module named after its question. A rule never
-waits and never calls back: what shall happen outside is appended to `effects`, what must be decided again is marked by
-`dirty`, and `handle` returns the one and settles the other.
+waits and never calls back: what shall happen outside is appended to `effects`, what must be decided again is said to
+`recheck`, and `handle` returns the one and settles the other.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from llamactl.sched.events import Effect, Holder, Record, Refuse, TellProgress, 
 from llamactl.sched.instances import Instance, Model
 from llamactl.sched.ledger import Ledger
 from llamactl.sched.queue import Entry, LoadQueue, MeasureQueue
+from llamactl.sched.recheck import Agenda, Scope
 from llamactl.settings import Config, GlobalSettings
 
 PROGRESS_STEP = 0.01
@@ -66,16 +67,15 @@ class Core:
         self.head_short: frozenset[str] | None = None
         """Accounts on which the head lacks memory, and "" for a place; None where something else keeps it."""
         self.effects: list[Effect] = []
-        self.dirty = False
-        """Memory, places or loads have changed: every queued load is to be decided anew."""
-        self.nudged = False
-        """Something may go now, or may not go any more: what the head needs is to be decided anew."""
-        self.fresh: list[str] = []
-        """Models that have just been queued."""
+        self.agenda = Agenda()
 
     @property
     def settings(self) -> GlobalSettings:
         return self.config.settings
+
+    def recheck(self, scope: Scope, model: str = "") -> None:
+        """These queued loads are to be decided again; `model` goes with Scope.NEW."""
+        self.agenda.add(scope, model)
 
     # --- effects ---
 
@@ -168,7 +168,7 @@ class Core:
         model.change_state(State.LOADING)
         model.instance = instance
         self.running[model.name] = model
-        self.dirty = True
+        self.recheck(Scope.ALL)
 
     def drop_instance(self, model: Model, state: State) -> None:
         """The unit is gone: its memory is free now."""
@@ -178,7 +178,7 @@ class Core:
         self.ledger.release(model.name)
         if model.removed:
             self.models.pop(model.name, None)
-        self.dirty = True
+        self.recheck(Scope.ALL)
 
     def make_generation(self, now: float) -> str:
         """A name for one start: unique while the machine runs, since the clock never goes back."""

@@ -18,6 +18,7 @@ from llamactl.sched.events import DevicesRead, DevicesReadEnded
 from llamactl.sched.instances import Model
 from llamactl.sched.measuring import drop_measurement, mark_hidden, queue_unmeasured
 from llamactl.sched.memory import HOST, get_rpc_server, hides_devices, list_device_rows, sees_device
+from llamactl.sched.recheck import Scope
 
 
 def handle_devices_read(core: Core, event: DevicesRead, now: float) -> None:
@@ -33,7 +34,7 @@ def handle_devices_read(core: Core, event: DevicesRead, now: float) -> None:
                 _lose(core, name)
             if not core.ledger.held.get(name):
                 del core.ledger.accounts[name]
-    core.dirty = True
+    core.recheck(Scope.ALL)
 
 
 def handle_devices_read_ended(core: Core, event: DevicesReadEnded, now: float) -> None:
@@ -42,7 +43,7 @@ def handle_devices_read_ended(core: Core, event: DevicesReadEnded, now: float) -
     if core.readings.running:
         core.readings.running = False
         core.readings.seen_s |= dict.fromkeys((name for name in core.ledger.accounts if name != HOST), now)
-    core.dirty = True
+    core.recheck(Scope.ALL)
 
 
 def _take_row(core: Core, row: Row, now: float) -> None:

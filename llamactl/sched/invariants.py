@@ -22,7 +22,7 @@ def check_invariants(core: Core) -> None:
     _check_queue(core)
     _check_measuring(core)
     _check_shares(core)
-    undecided = core.dirty or core.nudged or bool(core.fresh)
+    undecided = bool(core.agenda)
     assert not undecided, "an event was handled, and not decided upon to the end"
     assert not core.effects, "effects were left behind"
 

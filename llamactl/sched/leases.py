@@ -10,6 +10,7 @@ from llamactl.protocol import State
 from llamactl.sched.core import Core
 from llamactl.sched.events import Complete, GrantLease, SendNote, Waiter
 from llamactl.sched.instances import Instance, Lease, Model
+from llamactl.sched.recheck import Scope
 
 
 def grant_lease(core: Core, instance: Instance, waiter: Waiter, now: float) -> None:
@@ -18,7 +19,8 @@ def grant_lease(core: Core, instance: Instance, waiter: Waiter, now: float) -> N
     lease = instance.leases.setdefault(holder, Lease(busy=False, busy_since_s=now))
     if not lease.busy:
         lease.busy, lease.busy_since_s = True, now
-        core.nudged = core.nudged or core.is_in_the_way(instance.model)
+        if core.is_in_the_way(instance.model):
+            core.recheck(Scope.HEAD)
     lease.since_recall = core.recalls
     instance.last_used_s = max(instance.last_used_s, now)
     core.emit(GrantLease(waiter, instance.model, instance.generation))
@@ -34,7 +36,7 @@ def serve_waiters(core: Core, model: Model, now: float) -> None:
     for waiter, since_s in entry.loads.items():
         core.emit(Complete(waiter, model.name, max(0.0, now - since_s)))
     core.queue.remove(model.name)
-    core.nudged = True
+    core.recheck(Scope.HEAD)
 
 
 def send_note(core: Core, instance: Instance, **news: bool | float | None) -> None:

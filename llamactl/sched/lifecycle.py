@@ -15,6 +15,7 @@ from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, R
 from llamactl.sched.leases import serve_waiters
 from llamactl.sched.measuring import mark_hidden, measure_after_load
 from llamactl.sched.memory import list_device_rows, sum_per_account
+from llamactl.sched.recheck import Scope
 from llamactl.sched.shortage import learn_from_failure, learn_from_success
 from llamactl.sched.takedown import (
     advance_takedown,
@@ -34,8 +35,10 @@ def handle_instance_reported(core: Core, event: InstanceReported, now: float) ->
         return
     model, instance = found
     first, silent_before = not instance.reported, not instance.connected
-    core.dirty = core.dirty or first
-    core.nudged = core.nudged or not instance.connected or instance.requests != event.busy
+    if first:
+        core.recheck(Scope.ALL)
+    if not instance.connected or instance.requests != event.busy:
+        core.recheck(Scope.HEAD)
     instance.connected = instance.reported = True
     if instance.requests and event.busy == 0:
         note_use(instance, now, now)  # requests that no front may have told of have ended just now
@@ -88,7 +91,7 @@ def _fall_asleep(core: Core, model: Model, instance: Instance, event: InstanceRe
     instance.stage, instance.progress, instance.uncharged = "", None, False
     instance.effective = event.effective
     core.charge(model.name, sum_per_account(event.effective))
-    core.dirty = True
+    core.recheck(Scope.ALL)
     instance.sleep_ordered = False
     if instance.takedown is not None and instance.takedown.reason is Reason.SLEEP:
         instance.takedown = None
@@ -114,7 +117,7 @@ def _notice_waking(core: Core, model: Model, instance: Instance) -> None:
     model.change_state(State.LOADING)
     instance.adopted, instance.effective = True, None
     core.charge(model.name, sum_per_account(instance.awake) if instance.awake else instance.place(model.needs or {}))
-    core.dirty = True
+    core.recheck(Scope.ALL)
 
 
 def _follow_load(core: Core, model: Model, instance: Instance, event: InstanceReported) -> None:
@@ -139,7 +142,7 @@ def _become_ready(core: Core, model: Model, instance: Instance, now: float) -> N
     instance.ready_since_s = now
     model.failure, model.retried = None, False
     learn_from_success(model, instance)
-    core.dirty = True
+    core.recheck(Scope.ALL)
     if loaded and not instance.adopted:
         core.record(
             "instance ready",
@@ -191,7 +194,7 @@ def _settle(
         unsettled = any(core.is_unsettled(other, row.name) for other, _ in core.list_running() if other is not model)
         if core.ledger.calibrate(row, row.used, model.name, only_raise=only_raise or unsettled):
             mark_hidden(core, row.name)
-    core.dirty = True
+    core.recheck(Scope.ALL)
 
 
 def handle_instance_silent(core: Core, event: InstanceSilent, now: float) -> None:
@@ -206,7 +209,7 @@ def handle_instance_silent(core: Core, event: InstanceSilent, now: float) -> Non
             call_off_takedown(core, model, "its report connection is down", now)
         else:
             advance_takedown(core, model, now)
-    core.nudged = True
+    core.recheck(Scope.HEAD)
 
 
 # --- the end ---
@@ -321,4 +324,4 @@ def refuse_ended(core: Core, model: Model) -> None:
     core.queue.remove(model.name)
     refusal = explain.refuse_unknown(core, model.name) if model.removed else explain.refuse_invalid(model)
     core.refuse_all(entry.waiters, refusal)
-    core.dirty = True
+    core.recheck(Scope.ALL)

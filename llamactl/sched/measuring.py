@@ -14,6 +14,7 @@ from llamactl.sched.core import Core
 from llamactl.sched.events import Complete, MeasureEnded, MeasureReported, StartMeasure, StopMeasure
 from llamactl.sched.instances import Model
 from llamactl.sched.memory import HOST, list_claimed_devices, list_device_rows
+from llamactl.sched.recheck import Scope
 from llamactl.sched.ways import get_needs
 
 MAX_ATTEMPTS = 2
@@ -36,7 +37,8 @@ def start_measure(core: Core) -> None:
     queue.remove(name)
     queue.current, queue.dropped, queue.reported = name, False, False
     model.memory = MemoryStatus.MEASURING
-    core.dirty = core.dirty or name in core.queue
+    if name in core.queue:
+        core.recheck(Scope.ALL)
     core.emit(
         StartMeasure(
             model.get_settings(),
@@ -69,7 +71,7 @@ def measure_after_load(core: Core, model: Model) -> None:
         and not core.measuring.is_current(model.name)
     ):
         core.measuring.add(model.name)
-        core.dirty = True
+        core.recheck(Scope.ALL)
 
 
 def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> None:
@@ -99,7 +101,7 @@ def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> N
         core.charge(model.name, instance.place(get_needs(model) or {}))
         instance.claimed = frozenset(instance.placement) or list_claimed_devices(instance.settings, model.min)
         instance.uncharged = False
-    core.dirty = True
+    core.recheck(Scope.ALL)
 
 
 def calibrate_by_measure(core: Core, event: MeasureReported, now: float) -> None:
@@ -122,7 +124,7 @@ def calibrate_host(core: Core, total: int, available: int) -> None:
     before = core.ledger.get_capacity(HOST)
     core.ledger.read_host(total, available, only_raise=unsettled)
     if core.ledger.get_capacity(HOST) != before and len(core.queue):
-        core.dirty = True
+        core.recheck(Scope.ALL)
 
 
 def handle_measure_ended(core: Core, event: MeasureEnded, now: float) -> None:
@@ -132,7 +134,7 @@ def handle_measure_ended(core: Core, event: MeasureEnded, now: float) -> None:
     model = core.models.get(event.model)
     failed = not queue.reported and not queue.dropped
     queue.current, queue.dropped, queue.reported = "", False, False
-    core.dirty = True
+    core.recheck(Scope.ALL)
     if model is None or not failed:
         return
     model.measure_error = event.error or "its measure child ended without figures"
@@ -153,4 +155,4 @@ def queue_unmeasured(core: Core, model: Model, first: bool = False) -> None:
     """Queue a model that has no figures and none on the way."""
     if model.settings is not None and is_to_be_measured(model) and not core.measuring.is_current(model.name):
         core.measuring.add(model.name, first)
-        core.dirty = True
+        core.recheck(Scope.ALL)

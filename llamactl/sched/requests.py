@@ -32,6 +32,7 @@ from llamactl.sched.instances import RECALL_S, Model, Reason
 from llamactl.sched.leases import grant_lease, send_note, serve_waiters
 from llamactl.sched.memory import strip_unmeasured
 from llamactl.sched.queue import Entry
+from llamactl.sched.recheck import Scope
 from llamactl.sched.takedown import (
     advance_takedown,
     begin_takedown,
@@ -134,11 +135,12 @@ def _join(core: Core, model: Model, entry: Entry, waiter: Waiter | None, now: fl
     if asleep and _must_load_anew(model):
         begin_takedown(core, model, Reason.ASLEEP, now, drain=True)
     elif asleep and entry.stage is Stage.QUEUED and not entry.waiting_for:
-        core.fresh.append(model.name)
+        core.recheck(Scope.NEW, model.name)
     if instance is not None:
-        core.nudged = core.nudged or core.is_in_the_way(model.name)
+        if core.is_in_the_way(model.name):
+            core.recheck(Scope.HEAD)
     elif entry.stage is Stage.QUEUED and not entry.waiting_for:
-        core.fresh.append(model.name)
+        core.recheck(Scope.NEW, model.name)
 
 
 def _must_load_anew(model: Model) -> bool:
@@ -166,7 +168,7 @@ def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> N
     entry = core.queue.remove(model.name)
     if entry is not None:
         core.refuse_all(entry.waiters, explain.refuse_cancelled(model, "it was unloaded by command"))
-        core.dirty = True
+        core.recheck(Scope.ALL)
     instance = model.instance
     if instance is None:
         if entry is None:
@@ -211,7 +213,7 @@ def handle_pin_requested(core: Core, event: PinRequested, now: float) -> None:
     keep_if_pinned(core, model, now)
     core.record("model pinned" if event.pinned else "model unpinned", model.name)
     core.emit(Complete(event.waiter, model.name))
-    core.dirty = True
+    core.recheck(Scope.ALL)
 
 
 def keep_if_pinned(core: Core, model: Model, now: float) -> None:
@@ -242,7 +244,7 @@ def handle_measure_requested(core: Core, event: MeasureRequested, now: float) ->
         core.measuring.add(model.name, first=True)
         if model.memory is MemoryStatus.FAILED:
             model.memory = MemoryStatus.UNMEASURED
-    core.dirty = True
+    core.recheck(Scope.ALL)
 
 
 # --- clients leave ---
@@ -264,7 +266,7 @@ def cancel_entry(core: Core, entry: Entry) -> None:
     core.record("load cancelled", model.name, reason=str(Reason.UNWANTED))
     if model.state is State.LOADING:
         stop_unit(core, model, Reason.UNWANTED)
-    core.dirty = True
+    core.recheck(Scope.ALL)
 
 
 def handle_connection_gone(core: Core, holder: Holder, now: float) -> None:
@@ -283,7 +285,8 @@ def handle_connection_gone(core: Core, holder: Holder, now: float) -> None:
         if instance.takedown is not None:
             instance.takedown.unanswered.pop(holder, None)
             advance_takedown(core, model, now)
-        core.nudged = core.nudged or lease is not None
+        if lease is not None:
+            core.recheck(Scope.HEAD)
 
 
 # --- time ---

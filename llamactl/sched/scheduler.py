@@ -26,6 +26,7 @@ from llamactl.sched import (
 from llamactl.sched.admission import admit_fresh, admit_head, admit_loads
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Lease, Model, Reason
+from llamactl.sched.recheck import Agenda, Scope
 from llamactl.sched.shares import share_processors
 
 MAX_ROUNDS = 1000
@@ -46,7 +47,7 @@ class Scheduler:
         if self._deadline_s is not None and now >= self._deadline_s:
             _expire(core, now)
         for _ in range(MAX_ROUNDS):
-            if not (core.dirty or core.nudged or core.fresh):
+            if not core.agenda:
                 break
             _decide(core, now)
         else:
@@ -94,7 +95,7 @@ class Scheduler:
 
     def decide_again(self, now: float) -> list[events.Effect]:
         """For tests: decide everything anew though nothing has happened. Must want nothing."""
-        self._core.dirty = True
+        self._core.recheck(Scope.ALL)
         return self.handle(events.Tick(), now)
 
     def check_invariants(self) -> None:
@@ -104,18 +105,16 @@ class Scheduler:
 
 def _decide(core: Core, now: float) -> None:
     """Decide anew what may have changed."""
-    everything = core.dirty or not core.head
-    nudged, fresh = core.nudged, core.fresh
-    core.dirty, core.nudged, core.fresh = False, False, []
+    due, core.agenda = core.agenda, Agenda()
     if not core.started:
         return
     configure.end_recovery(core, now)
-    if everything:
+    if Scope.ALL in due or not core.head:
         admit_loads(core, now)
     else:
-        if nudged:
+        if Scope.HEAD in due:
             admit_head(core, now)
-        admit_fresh(core, fresh, now)
+        admit_fresh(core, due.new, now)
     measuring.start_measure(core)
 
 
@@ -142,15 +141,16 @@ def _find_deadline(core: Core, now: float) -> float | None:
 
 def _expire(core: Core, now: float) -> None:
     """Everything whose time has come."""
-    core.nudged = core.nudged or len(core.queue) > 0
+    if len(core.queue):
+        core.recheck(Scope.HEAD)
     if core.recovery is not None and now >= core.recovery.deadline_s:
-        core.dirty = True
+        core.recheck(Scope.ALL)
     for model, instance in core.list_running():
         takedown.expire_takedown(core, model, now)
         requests.expire_doubts(core, model, now)
         if instance.hinted_until_s and now >= instance.hinted_until_s:
             instance.hinted_until_s = 0.0
-            core.nudged = True
+            core.recheck(Scope.HEAD)
         if core.recovery is None and model.name not in core.queue:
             _end_idleness(core, model, now)
 
@@ -191,7 +191,8 @@ def _handle_lease_idle(core: Core, event: events.LeaseIdle, now: float) -> None:
         leases.send_note(core, instance, keep_alive_s=event.keep_alive_s)
     elif not instance.count_busy():
         leases.send_note(core, instance)
-    core.nudged = core.nudged or core.is_in_the_way(event.model)
+    if core.is_in_the_way(event.model):
+        core.recheck(Scope.HEAD)
 
 
 def _handle_waiter_gone(core: Core, event: events.WaiterGone, now: float) -> None:

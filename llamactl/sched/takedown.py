@@ -27,6 +27,7 @@ from llamactl.sched.events import (
 )
 from llamactl.sched.instances import RECALL_S, Instance, Lease, Model, Reason, Takedown
 from llamactl.sched.leases import send_note, serve_waiters
+from llamactl.sched.recheck import Scope
 
 
 def begin_takedown(
@@ -41,7 +42,7 @@ def begin_takedown(
     if before is not None:
         takedown.ordered, takedown.unanswered = before.ordered, before.unanswered
     instance.takedown = takedown
-    core.nudged = True
+    core.recheck(Scope.HEAD)
     for holder in instance.leases:
         _recall(core, instance, takedown, holder, now)
     advance_takedown(core, model, now)
@@ -91,7 +92,7 @@ def call_off_takedown(core: Core, model: Model, why: str, now: float) -> None:
     core.record(
         "victim spared", model.name, why=why, **({"for_model": takedown.for_model} if takedown.for_model else {})
     )
-    core.nudged = True
+    core.recheck(Scope.HEAD)
     serve_waiters(core, model, now)
 
 
@@ -122,7 +123,7 @@ def stop_unit(core: Core, model: Model, reason: Reason, for_model: str = "") -> 
         instance.takedown = Takedown(reason, drain=False, for_model=for_model)
     model.change_state(State.STOPPING)
     core.emit(StopUnit(model.name, instance.generation))
-    core.nudged = True
+    core.recheck(Scope.HEAD)
     tell_unloaders(core, model)
 
 
@@ -155,7 +156,7 @@ def handle_recall_answered(core: Core, event: RecallAnswered, now: float) -> Non
         instance.takedown.unanswered.pop(holder, None)
     if event.returned:
         instance.leases.pop(holder, None)
-        core.nudged = True
+        core.recheck(Scope.HEAD)
         if not instance.count_busy():
             send_note(core, instance)
         advance_takedown(core, model, now)
@@ -190,7 +191,7 @@ def handle_stop_answered(core: Core, event: StopAnswered, now: float) -> None:
     tell_unloaders(core, model)
     if takedown.drain:
         takedown.retry_s = now + RECALL_S
-        core.nudged = True
+        core.recheck(Scope.HEAD)
         if not instance.connected:
             takedown.retry_s = None
             advance_takedown(core, model, now)
@@ -219,7 +220,7 @@ def end_sleep_order(core: Core, model: Model, why: str, now: float) -> None:
     elif instance.takedown is not None:
         advance_takedown(core, model, now)
     else:
-        core.nudged = True
+        core.recheck(Scope.HEAD)
         serve_waiters(core, model, now)
 
 
@@ -245,7 +246,7 @@ def handle_busy_lease(core: Core, model: Model, why: str, now: float) -> None:
     takedown = instance.takedown if instance is not None else None
     if takedown is not None and not takedown.drain and not takedown.ordered and model.state is not State.STOPPING:
         call_off_takedown(core, model, why, now)
-    core.nudged = True
+    core.recheck(Scope.HEAD)
 
 
 def recall_announced(core: Core, model: Model, holder: Holder, now: float) -> None:
@@ -280,7 +281,8 @@ def expire_takedown(core: Core, model: Model, now: float) -> None:
         lease = instance.leases.get(holder)
         if lease is not None:
             mark_busy(lease, now)
-    core.nudged = core.nudged or bool(silent)
+    if silent:
+        core.recheck(Scope.HEAD)
     if silent and not takedown.drain:
         handle_busy_lease(core, model, "a front did not answer", now)
         return
