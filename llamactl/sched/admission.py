@@ -165,7 +165,6 @@ def _refuse(core: Core, entry: Entry, refusal: Refuse) -> None:
     core.refuse_all(entry.waiters, refusal)
     core.queue.remove(entry.model)
     core.record("load refused", entry.model, "warning", why=refusal.message, code=str(refusal.code))
-    core.recheck(Scope.ALL)
 
 
 def _evict(core: Core, model: Model, plan: Plan, now: float) -> None:
@@ -324,7 +323,6 @@ def _wake(core: Core, model: Model, instance: Instance, option: Option, now: flo
     instance.started_s, instance.last_used_s, instance.adopted = now, now, False
     instance.effective, instance.uncharged = None, not charged and get_needs(model) is None
     core.ledger.charge(model.name, charged)
-    core.recheck(Scope.ALL)
     core.record("instance woken", model.name, generation=instance.generation)
 
 

@@ -49,8 +49,9 @@ class Core:
         self.models: dict[str, Model] = {}
         self.running: dict[str, Model] = {}
         """Those with an instance."""
-        self.ledger = Ledger()
-        self.queue = LoadQueue()
+        self.agenda = Agenda()
+        self.ledger = Ledger(on_change=lambda: self.recheck(Scope.ALL))
+        self.queue = LoadQueue(on_remove=lambda: self.recheck(Scope.ALL))
         self.measuring = MeasureQueue()
         self.readings = Readings()
         self.no_extra_bufts = False
@@ -67,7 +68,6 @@ class Core:
         self.head_short: frozenset[str] | None = None
         """Accounts on which the head lacks memory, and "" for a place; None where something else keeps it."""
         self.effects: list[Effect] = []
-        self.agenda = Agenda()
 
     @property
     def settings(self) -> GlobalSettings:
@@ -178,7 +178,6 @@ class Core:
         self.ledger.release(model.name)
         if model.removed:
             self.models.pop(model.name, None)
-        self.recheck(Scope.ALL)
 
     def make_generation(self, now: float) -> str:
         """A name for one start: unique while the machine runs, since the clock never goes back."""

@@ -8,7 +8,7 @@ charge and its allocation differ, so that a report may only raise `external`. Th
 two limits: the kernel's figure less a margin, and a budget for all instances together.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from llamactl.protocol import Breakdown, DeviceStatus, Row
@@ -29,9 +29,10 @@ class Account:
 
 
 class Ledger:
-    """The accounts. Everything in bytes."""
+    """The accounts. Everything in bytes. `on_change` is called when what may be promised has changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self._on_change = on_change
         self.settings = GlobalSettings()
         self.accounts: dict[str, Account] = {}
         self.holds: dict[str, dict[str, int]] = {}
@@ -47,6 +48,7 @@ class Ledger:
         self.holds[model] = dict(sizes)
         for name, size in sizes.items():
             self.held[name] = self.held.get(name, 0) + size
+        self._on_change()
 
     def release(self, model: str) -> None:
         """The model's instance is charged nothing any more."""
@@ -54,6 +56,7 @@ class Ledger:
             self.held[name] -= size
             if not self.held[name]:
                 del self.held[name]
+        self._on_change()
 
     def get_hold(self, model: str, name: str) -> int:
         return self.holds.get(model, {}).get(name, 0)
@@ -79,14 +82,18 @@ class Ledger:
         others = self.held.get(row.name, 0) - (self.get_hold(reporter, row.name) if reporter else 0)
         external = max(0, row.total - row.free - self_bytes - others)
         account.external = max(external, account.external) if only_raise else external
+        self._on_change()
         return True
 
     def read_host(self, total: int, available: int, only_raise: bool) -> None:
         """The kernel's figures for the host: like the report of a child that uses nothing itself."""
         account = self.accounts.setdefault(HOST, Account(HOST, "host memory"))
+        before = self.get_capacity(HOST)
         account.total = total
         external = max(0, total - available - self.held.get(HOST, 0))
         account.external = max(external, account.external) if only_raise else external
+        if self.get_capacity(HOST) != before:
+            self._on_change()
 
     def discount(self, name: str, size: int) -> None:
         """`size` bytes that were taken for `external` turned out to be an instance's own."""

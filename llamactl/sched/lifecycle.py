@@ -91,7 +91,6 @@ def _fall_asleep(core: Core, model: Model, instance: Instance, event: InstanceRe
     instance.stage, instance.progress, instance.uncharged = "", None, False
     instance.effective = event.effective
     core.charge(model.name, sum_per_account(event.effective))
-    core.recheck(Scope.ALL)
     instance.sleep_ordered = False
     if instance.takedown is not None and instance.takedown.reason is Reason.SLEEP:
         instance.takedown = None
@@ -117,7 +116,6 @@ def _notice_waking(core: Core, model: Model, instance: Instance) -> None:
     model.change_state(State.LOADING)
     instance.adopted, instance.effective = True, None
     core.charge(model.name, sum_per_account(instance.awake) if instance.awake else instance.place(model.needs or {}))
-    core.recheck(Scope.ALL)
 
 
 def _follow_load(core: Core, model: Model, instance: Instance, event: InstanceReported) -> None:
@@ -194,7 +192,6 @@ def _settle(
         unsettled = any(core.is_unsettled(other, row.name) for other, _ in core.list_running() if other is not model)
         if core.ledger.calibrate(row, row.used, model.name, only_raise=only_raise or unsettled):
             mark_hidden(core, row.name)
-    core.recheck(Scope.ALL)
 
 
 def handle_instance_silent(core: Core, event: InstanceSilent, now: float) -> None:
@@ -324,4 +321,3 @@ def refuse_ended(core: Core, model: Model) -> None:
     core.queue.remove(model.name)
     refusal = explain.refuse_unknown(core, model.name) if model.removed else explain.refuse_invalid(model)
     core.refuse_all(entry.waiters, refusal)
-    core.recheck(Scope.ALL)

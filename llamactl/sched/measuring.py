@@ -121,10 +121,7 @@ def mark_hidden(core: Core, account: str) -> None:
 
 def calibrate_host(core: Core, total: int, available: int) -> None:
     unsettled = any(core.is_unsettled(other, HOST) for other, _ in core.list_running())
-    before = core.ledger.get_capacity(HOST)
     core.ledger.read_host(total, available, only_raise=unsettled)
-    if core.ledger.get_capacity(HOST) != before and len(core.queue):
-        core.recheck(Scope.ALL)
 
 
 def handle_measure_ended(core: Core, event: MeasureEnded, now: float) -> None:

@@ -6,7 +6,7 @@ entry without waiters is cancelled by the scheduler, unless it is `own`: loads b
 their own waiters.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from llamactl.protocol import Stage
@@ -48,9 +48,13 @@ class Entry:
 
 
 class LoadQueue:
-    """Entries in order, and where each waiter is."""
+    """Entries in order, and where each waiter is.
 
-    def __init__(self) -> None:
+    `on_remove` is called when an entry has left: what was kept for it may serve another one.
+    """
+
+    def __init__(self, on_remove: Callable[[], None] = lambda: None) -> None:
+        self._on_remove = on_remove
         self._entries: dict[str, Entry] = {}
         self._waiters: dict[Waiter, str] = {}
 
@@ -94,8 +98,10 @@ class LoadQueue:
     def remove(self, model: str) -> Entry | None:
         """Take an entry out with all its waiters; it is the caller's to answer them."""
         entry = self._entries.pop(model, None)
-        for waiter in entry.waiters if entry is not None else ():
-            self._waiters.pop(waiter, None)
+        if entry is not None:
+            for waiter in entry.waiters:
+                self._waiters.pop(waiter, None)
+            self._on_remove()
         return entry
 
     def take_leases(self, entry: Entry) -> list[Waiter]:

@@ -168,7 +168,6 @@ def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> N
     entry = core.queue.remove(model.name)
     if entry is not None:
         core.refuse_all(entry.waiters, explain.refuse_cancelled(model, "it was unloaded by command"))
-        core.recheck(Scope.ALL)
     instance = model.instance
     if instance is None:
         if entry is None:
@@ -266,7 +265,6 @@ def cancel_entry(core: Core, entry: Entry) -> None:
     core.record("load cancelled", model.name, reason=str(Reason.UNWANTED))
     if model.state is State.LOADING:
         stop_unit(core, model, Reason.UNWANTED)
-    core.recheck(Scope.ALL)
 
 
 def handle_connection_gone(core: Core, holder: Holder, now: float) -> None:

@@ -164,8 +164,8 @@ FAULTS = (
     Fault(
         "a sleeping model is charged its residue",
         "lifecycle.py",
-        "core.charge(model.name, sum_per_account(event.effective))\n    core.dirty = True\n    instance.sleep_ordered",
-        "core.dirty = True\n    instance.sleep_ordered",
+        "core.charge(model.name, sum_per_account(event.effective))\n    instance.sleep_ordered",
+        "instance.sleep_ordered",
         "sleep",
     ),
     Fault("waking reserves", "admission.py", "core.ledger.charge(model.name, charged)", "pass", "sleep"),
@@ -197,8 +197,22 @@ FAULTS = (
     Fault(
         "each waiter is answered once",
         "queue.py",
-        "            self._waiters.pop(waiter, None)\n        return entry\n\n    def take",
-        "            pass\n        return entry\n\n    def take",
+        "self._waiters.pop(waiter, None)\n            self._on_remove()",
+        "pass\n            self._on_remove()",
+        "loads queue",
+    ),
+    Fault(
+        "accounts that change are a reason to decide",
+        "core.py",
+        "Ledger(on_change=lambda: self.recheck(Scope.ALL))",
+        "Ledger()",
+        "sleep loads config devices",
+    ),
+    Fault(
+        "a place in the queue that is given up is one too",
+        "core.py",
+        "LoadQueue(on_remove=lambda: self.recheck(Scope.ALL))",
+        "LoadQueue()",
         "loads queue",
     ),
     Fault(
