@@ -6,11 +6,13 @@ that hangs is a daemon that systemd restarts.
 """
 
 import asyncio
+import contextlib
 import grp
 import signal
 import sys
 
 from llamactl import __version__
+from llamactl.errors import LlamactlError
 from llamactl.paths import Paths, acquire_paths
 from llamactl.supervisor.daemon import Supervisor
 from llamactl.systemd.journal import configure, get_logger
@@ -67,7 +69,8 @@ async def _serve_reloads(requested: asyncio.Event, supervisor: Supervisor, notif
         await requested.wait()
         requested.clear()
         notifier.reloading()
-        await supervisor.reload()
+        with contextlib.suppress(LlamactlError):  # it is in the journal
+            await supervisor.reload()
         notifier.ready()
 
 

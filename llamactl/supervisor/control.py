@@ -50,6 +50,7 @@ from llamactl.sched import events
 from llamactl.sched.events import Holder, Waiter
 from llamactl.supervisor.children import BACKLOG, bind_unix_socket
 from llamactl.supervisor.connection import LineConnection
+from llamactl.supervisor.tasks import TaskSet
 from llamactl.systemd.journal import get_logger
 
 _log = get_logger()
@@ -68,6 +69,7 @@ class Desk(Protocol):
     def is_settled(self) -> bool: ...
     async def settle(self) -> None: ...
     async def reload(self) -> ReloadResult: ...
+    def fail(self, error: BaseException) -> None: ...
 
 
 class OpenKind(Enum):
@@ -98,7 +100,7 @@ class Control:
         self._ids = itertools.count(1)
         self._clients: dict[LineConnection, Client | None] = {}
         self._by_holder: dict[Holder, Client] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(desk.fail)
         self._server: asyncio.Server | None = None
 
     async def listen(self, path: Path, group: int | None) -> None:
@@ -258,9 +260,7 @@ class Control:
                 client.connection.send(PlanResult(id=message.id, plan=self._desk.explain_load(message.model)))
             case ListRequest() if client.role is ClientRole.CLI and not self._desk.is_settled():
                 # Else whoever asks right after a restart would be shown models that load anew.
-                task = asyncio.get_running_loop().create_task(self._list_when_settled(client, message))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.spawn(self._list_when_settled(client, message))
             case ListRequest():
                 self._list(client, message)
             case SubscribeRequest():
@@ -268,9 +268,7 @@ class Control:
             case StatusRequest():
                 client.connection.send(msgspec.structs.replace(self._desk.machine_status(), id=message.id))
             case ReloadRequest():
-                task = asyncio.get_running_loop().create_task(self._reload(client, message.id))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.spawn(self._reload(client, message.id))
 
     def _open(self, client: Client, request_id: int, kind: OpenKind, event: events.Event) -> None:
         if request_id in client.open:
@@ -297,10 +295,8 @@ class Control:
     async def _reload(self, client: Client, request_id: int) -> None:
         try:
             result = await self._desk.reload()
-        except Exception as error:  # whoever asked must hear of it; the configuration stays as it was
-            _log.error("reload failed", reason=f"internal error: {type(error).__name__}", exc_info=error)
-            failure = LlamactlError(ErrorCode.INTERNAL, f"cannot reload: internal error: {type(error).__name__}")
-            client.connection.send(format_failure(request_id, failure))
+        except LlamactlError as error:
+            client.connection.send(format_failure(request_id, error))
             return
         client.connection.send(msgspec.structs.replace(result, id=request_id))
 

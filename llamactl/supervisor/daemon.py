@@ -11,8 +11,6 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any
 
 import msgspec
 
@@ -51,6 +49,7 @@ from llamactl.supervisor.control import Control
 from llamactl.supervisor.counters import Counters
 from llamactl.supervisor.host import acquire_host_memory
 from llamactl.supervisor.measurements import Measurements
+from llamactl.supervisor.tasks import TaskSet
 from llamactl.supervisor.units import Run, Units
 from llamactl.supervisor.watchers import Watchers
 from llamactl.systemd.journal import get_logger
@@ -69,8 +68,8 @@ class Supervisor:
         self._paths = paths
         self._notifier = notifier
         self._scheduler = Scheduler()
-        self._units = Units(paths, self._handle_unit_ended)
-        self._measurements = Measurements(paths, self._units, self.dispatch)
+        self._units = Units(paths, self._handle_unit_ended, self.fail)
+        self._measurements = Measurements(paths, self._units, self.dispatch, self.fail)
         self._children = Children(self._units.is_expected, self._handle_report, self._handle_silent)
         self._control = Control(self)
         self._counters = Counters()
@@ -79,7 +78,7 @@ class Supervisor:
         self._events: deque[events.Event] = deque()
         self._dispatching = False
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self.fail)
         self._reloading = asyncio.Lock()
         self._since_s = time.monotonic()
         self._status = ""
@@ -89,8 +88,8 @@ class Supervisor:
         self._stopping = False
         """Nothing is decided any more: what ends from now on (connections, tasks) ends because this daemon does."""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails when the scheduler has: its state can be trusted no more, and a new supervisor finds all it needs
-        in systemd.
+        """Fails when the scheduler or a task has: the state can be trusted no more, and a new supervisor finds all it
+        needs in systemd.
         """
 
     # --- life ---
@@ -123,13 +122,22 @@ class Supervisor:
         self._watchers.close()
         self._control.close()
         self._children.close()
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         self._measurements.close()
         await self._units.close()
 
     async def reload(self) -> ReloadResult:
-        """Read the configuration again and apply it. Models that run keep the settings with which they were started."""
+        """Read the configuration again and apply it. Models that run keep the settings with which they were started.
+
+        Raises LlamactlError (internal): the configuration is as it was.
+        """
+        try:
+            return await self._reload()
+        except Exception as error:
+            _log.error("reload failed", reason=f"internal error: {type(error).__name__}", exc_info=error)
+            raise LlamactlError(ErrorCode.INTERNAL, f"cannot reload: internal error: {type(error).__name__}") from error
+
+    async def _reload(self) -> ReloadResult:
         async with self._reloading:
             before = self._config
             # What cannot be read now stays as it was: a file half written takes no model away.
@@ -200,6 +208,11 @@ class Supervisor:
                     "limit not enforced", model=model.name, limit=limit, reason=f"no {controller} controller here"
                 )
 
+    def fail(self, error: BaseException) -> None:
+        """An error that nothing here can make good again: `broken` fails with it."""
+        if not self._stopping and not self.broken.done():
+            self.broken.set_exception(error)
+
     # --- events and effects ---
 
     def dispatch(self, event: events.Event) -> None:
@@ -221,8 +234,7 @@ class Supervisor:
                 for effect in effects:
                     self._apply(effect)
         except Exception as error:
-            if not self.broken.done():
-                self.broken.set_exception(error)
+            self.fail(error)
             return
         finally:
             self._dispatching = False
@@ -333,19 +345,14 @@ class Supervisor:
             stopping, silent = answer is AnswerResult.OK, answer is None
             self.dispatch(events.StopAnswered(effect.model, effect.generation, stopping, silent))
 
-        self._spawn(order())
+        self._tasks.spawn(order())
 
     def _spawn_order_sleep(self, effect: events.OrderSleep) -> None:
         async def order() -> None:
             answer = await self._children.order_sleep(format_slug(effect.model), effect.generation)
             self.dispatch(events.SleepAnswered(effect.model, effect.generation, answer is AnswerResult.OK))
 
-        self._spawn(order())
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(order())
 
     def _arm_timer(self) -> None:
         if self._timer is not None:

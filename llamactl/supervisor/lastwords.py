@@ -6,6 +6,7 @@ where it happened and nobody why: they are left out, the line that names the err
 """
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Iterable
 
@@ -64,7 +65,13 @@ async def _read(*arguments: str) -> str:
     try:
         output, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
     except TimeoutError:
-        process.kill()
-        await process.wait()
+        await end_process(process)
         return ""
     return output.decode(errors="replace")
+
+
+async def end_process(process: asyncio.subprocess.Process) -> None:
+    """Kill it, and wait until it is gone; it may have ended in this moment."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()

@@ -24,6 +24,7 @@ from llamactl.settings import Config, ModelSettings
 from llamactl.supervisor.cache import Entry, KeyParts, MeasurementCache, acquire_key_parts, format_key, match_devices
 from llamactl.supervisor.children import Child
 from llamactl.supervisor.drm import acquire_vram, match_vram
+from llamactl.supervisor.tasks import TaskSet
 from llamactl.supervisor.units import NOT_STARTED, STOPPED, Run, Units
 from llamactl.systemd.journal import get_logger
 
@@ -57,9 +58,15 @@ class _Wanted:
 
 
 class Measurements:
-    """Measure children, the listing of devices, and the cache."""
+    """Measure children, the listing of devices, and the cache. `on_failure`: as for units."""
 
-    def __init__(self, paths: Paths, units: Units, dispatch: Callable[[events.Event], None]) -> None:
+    def __init__(
+        self,
+        paths: Paths,
+        units: Units,
+        dispatch: Callable[[events.Event], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
         self._units = units
         self._dispatch = dispatch
         self._cache = MeasurementCache(paths.cache_dir / "measurements.json")
@@ -71,7 +78,7 @@ class Measurements:
         self._rpc: tuple[str, ...] = ()
         self._busy: frozenset[str] = frozenset()
         self._is_listing = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(on_failure)
 
     def load(self) -> None:
         self._cache.load()
@@ -80,16 +87,13 @@ class Measurements:
         self._rpc = tuple(dict.fromkeys(server for model in config.models.values() for server in model.rpc))
 
     def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     # --- what the scheduler wants ---
 
     def start(self, effect: events.StartMeasure) -> None:
         self._wanted = _Wanted(effect)
-        task = asyncio.get_running_loop().create_task(self._look_up(self._wanted))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._look_up(self._wanted))
 
     def stop(self, model: str) -> None:
         wanted = self._wanted

@@ -6,11 +6,10 @@ is told exactly once, with the reason that a person can use: what the child itse
 of its log.
 """
 
-import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +26,7 @@ from llamactl.sched.events import StartInstance, StartMeasure
 from llamactl.settings import GlobalSettings, ModelSettings, decode_spec
 from llamactl.share import python_paths
 from llamactl.supervisor.lastwords import acquire_last_words
+from llamactl.supervisor.tasks import TaskSet
 from llamactl.systemd.host import acquire_gpu_groups
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.manager import Manager, ManagerError
@@ -67,16 +67,24 @@ class Run:
 
 
 class Units:
-    """All model and measure units of this supervisor. `on_ended(run, failure)` is called once for each run."""
+    """All model and measure units of this supervisor.
 
-    def __init__(self, paths: Paths, on_ended: Callable[[Run, LoadFailure | None], None]) -> None:
+    `on_ended(run, failure)` is called once for each run, `on_failure` for an error that nothing else tells of.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        on_ended: Callable[[Run, LoadFailure | None], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
         self._paths = paths
         self._on_ended = on_ended
         self._runs: dict[tuple[Role, str], Run] = {}
         self._measure_starts = 0
         self._failed: set[str] = set()
         """Slugs of model units that systemd keeps, failed, until they are reset. Measure units it never keeps."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(on_failure)
         self.manager = Manager(self._handle_unit_event, self._handle_lost)
         self.settings = GlobalSettings()
 
@@ -101,7 +109,7 @@ class Units:
         """Reset the failed units of models that are in the configuration no more: nobody would start them again."""
         for slug in self._failed.difference(slugs):
             self._failed.discard(slug)
-            self._spawn(self._reset(format_unit(Role.MODEL, slug)))
+            self._tasks.spawn(self._reset(format_unit(Role.MODEL, slug)))
 
     async def _reset(self, unit: str) -> None:
         try:
@@ -113,8 +121,7 @@ class Units:
 
     async def close(self) -> None:
         """End the connection. Models run on; measure children, whose figures nobody would take, are stopped."""
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         for role, slug in list(self._runs):
             if role is Role.MEASURE:
                 with contextlib.suppress(ManagerError):
@@ -190,11 +197,11 @@ class Units:
         run = self._runs.get((role, slug))
         if run is not None and (generation is None or run.generation == generation):
             run.stopping = True
-            self._spawn(self._stop(run))
+            self._tasks.spawn(self._stop(run))
 
     def _start(self, run: Run, choose_properties: Callable[[], dict[str, Any]]) -> None:
         self._runs[run.role, run.slug] = run
-        self._spawn(self._start_unit(run, choose_properties))
+        self._tasks.spawn(self._start_unit(run, choose_properties))
 
     async def _start_unit(self, run: Run, choose_properties: Callable[[], dict[str, Any]]) -> None:
         try:
@@ -230,7 +237,7 @@ class Units:
             case UnitEnded():
                 run = self._run_of(event.unit)
                 if run is not None:
-                    self._spawn(self._report_end(run, event))
+                    self._tasks.spawn(self._report_end(run, event))
 
     def _handle_lost(self, reason: str) -> None:
         _log.error("systemd connection lost", reason=reason)
@@ -248,7 +255,7 @@ class Units:
             return
         if run.role is Role.MODEL:
             self._failed.add(run.slug)
-        message = run.error or await acquire_last_words(run.unit, run.generation) or event.status_text
+        message = run.error or await _find_last_words(run) or event.status_text
         # What systemd or the kernel did to it is the reason; its last lines may be about something else.
         if done_to_it := explain_result(event.result, event.exit_code):
             source = "it said" if run.error else "its last lines"
@@ -264,10 +271,14 @@ class Units:
             del self._runs[run.role, run.slug]
         self._on_ended(run, failure)
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+async def _find_last_words(run: Run) -> str:
+    """Empty where they cannot be had: the end counts, whatever the journal says of it."""
+    try:
+        return await acquire_last_words(run.unit, run.generation)
+    except Exception as error:
+        _log.error("last words not read", unit=run.unit, reason=f"{type(error).__name__}: {error}", exc_info=error)
+        return ""
 
 
 def _adopt(snapshot: UnitSnapshot) -> Run | None:

@@ -1,8 +1,12 @@
 """Of what a dead process wrote, is that kept which tells a person why it died?"""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
-from llamactl.supervisor.lastwords import drop_frames
+from llamactl.supervisor import lastwords
+from llamactl.supervisor.lastwords import acquire_last_words, drop_frames, end_process
 
 FAULT = """\
 ggml.c:123: GGML_ASSERT(x) failed
@@ -50,3 +54,22 @@ done
 )
 def test_frames_are_dropped_and_what_names_the_error_stays(text: str, kept: list[str]) -> None:
     assert drop_frames(text.splitlines()) == kept
+
+
+def test_program_that_has_just_ended_can_still_be_ended() -> None:
+    async def test() -> None:
+        process = await asyncio.create_subprocess_exec("true")
+        await process.wait()
+        await end_process(process)
+        assert process.returncode == 0
+
+    asyncio.run(test())
+
+
+def test_journal_that_hangs_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "journalctl"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(lastwords, "TIMEOUT_S", 0.1)
+    assert asyncio.run(acquire_last_words("a.service", "1")) == ""

@@ -1,0 +1,33 @@
+"""Who notices when something that runs beside the event loop fails? Whoever made the set of tasks that it is in.
+
+An exception in a task that nobody awaits is lost: what the task was to do never happens, and all that waits for it
+waits for ever. So every task of the supervisor is in such a set.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class TaskSet:
+    """Tasks that are kept until they are done. `on_failure` is told each exception that ends one."""
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it from the next turn of the loop on."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._finish)
+
+    def cancel(self) -> None:
+        """End all of them; none of these ends counts as a failure."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)

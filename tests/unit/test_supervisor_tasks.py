@@ -1,0 +1,48 @@
+"""Is an error in a task ever lost?"""
+
+import asyncio
+
+from llamactl.supervisor.tasks import TaskSet
+
+
+def test_task_that_fails_is_told_and_costs_no_other() -> None:
+    async def fail() -> None:
+        raise ValueError("spoilt")
+
+    async def test() -> None:
+        told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        done = asyncio.Event()
+
+        async def work() -> None:
+            await told
+            done.set()
+
+        tasks = TaskSet(told.set_result)
+        tasks.spawn(work())
+        tasks.spawn(fail())
+        await done.wait()
+        assert str(told.result()) == "spoilt"
+
+    asyncio.run(test())
+
+
+def test_tasks_that_end_or_are_cancelled_are_no_failures() -> None:
+    failures: list[BaseException] = []
+
+    async def test() -> None:
+        tasks = TaskSet(failures.append)
+        started = asyncio.Event()
+
+        async def start() -> None:
+            started.set()
+
+        async def wait() -> None:
+            await asyncio.Event().wait()
+
+        tasks.spawn(wait())
+        tasks.spawn(start())
+        await started.wait()
+        tasks.cancel()
+
+    asyncio.run(test())
+    assert failures == []
