@@ -21,7 +21,7 @@ from pathlib import Path
 from benchlib import flows, peers
 from benchlib.cold import CHECKOUT
 from benchlib.processes import stop_process
-from benchlib.report import BenchError, Result, need_programs
+from benchlib.report import BenchError, Result
 
 PYTHONPATH = f"{CHECKOUT / 'scripts'}:{CHECKOUT}"
 ROUNDS = 5
@@ -80,7 +80,6 @@ end
 
 def measure(router: Path | None = None, model: Path | None = None, llama_swap: Path | None = None) -> list[Result]:
     """Every figure. `router`: a llama-server, which needs a `model`. Raises BenchError."""
-    need_programs("nginx", "wrk")
     with open_ways() as ways:
         results = [result for count in CONNECTIONS for result in compare(ways, count)]
         rate = next(result.value for result in results if result.name == "front, requests, 16 connections")

@@ -1,7 +1,6 @@
 """What is a measured figure, and how is it shown to people and to machines?"""
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -23,13 +22,6 @@ class Result:
     ratio: float | None = None
     against: str | None = None
     bound: float | None = None
-
-
-def need_programs(*programs: str) -> None:
-    """Raises BenchError where one is missing."""
-    missing = [program for program in programs if shutil.which(program) is None]
-    if missing:
-        raise BenchError(f"cannot measure: {', '.join(missing)} missing; try: apt-get install nginx-light wrk")
 
 
 def format_number(value: float) -> str:

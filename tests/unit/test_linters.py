@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("scripts/sandbox", "scripts/fetch-models")
+SCRIPTS = ("scripts/entry.py", "scripts/sandbox", "scripts/fetch-models")
 
 
 @pytest.mark.parametrize(
