@@ -7,7 +7,7 @@ started again is waited for (`arrival`). Whoever leaves the connection leaves a 
 
 import getpass
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -93,18 +93,32 @@ class Client:
 
     def ask(self, request: Any, on_progress: Callable[[Progress], None] | None = None) -> Any:
         """The final answer to a request; Progress on the way goes to `on_progress`. A Failure is raised."""
-        self._send(request)
-        while True:
+        tell = None if on_progress is None else lambda _, progress: on_progress(progress)
+        [(_, answer)] = self.ask_all([request], tell)
+        if isinstance(answer, LlamactlError):
+            raise answer
+        return answer
+
+    def ask_all(
+        self, requests: Sequence[Any], on_progress: Callable[[Any, Progress], None] | None = None
+    ) -> Iterator[tuple[Any, Any]]:
+        """Each request with its final answer, a Failure as the LlamactlError that it carries, as they come. All are
+        sent at once, in order. Raises LlamactlError where no answer can come any more.
+        """
+        waiting = {request.id: request for request in requests}
+        for request in requests:
+            self._send(request)
+        while waiting:
             message = self._receive()
-            if getattr(message, "id", None) != request.id:
+            request = waiting.get(getattr(message, "id", None))
+            if request is None:
                 continue  # notices, which are for fronts
             if isinstance(message, Progress):
                 if on_progress is not None:
-                    on_progress(message)
-            elif isinstance(message, Failure):
-                raise make_error(message)
-            else:
-                return message
+                    on_progress(request, message)
+                continue
+            del waiting[request.id]
+            yield request, make_error(message) if isinstance(message, Failure) else message
 
     def _connect(self) -> None:
         try:

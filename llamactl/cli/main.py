@@ -32,10 +32,21 @@ class Command:
     run: str
     help: str
     arguments: tuple[Callable[[argparse.ArgumentParser], object], ...] = ()
+    find_mistake: Callable[[argparse.Namespace], str] = lambda _: ""
+    """What is wrong with arguments that are right each by itself; empty: nothing."""
 
 
 def _take_name(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("name", metavar="NAME", help="a model, by name or alias")
+
+
+def _take_names(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("names", metavar="NAME", nargs="+", help="models, by name or alias")
+
+
+def _take_names_or_all(parser: argparse.ArgumentParser) -> object:
+    parser.add_argument("names", metavar="NAME", nargs="*", help="models, by name or alias")
+    return parser.add_argument("--all", action="store_true", help="all models that are loaded, or wait to be")
 
 
 def _take_optional_name(parser: argparse.ArgumentParser) -> object:
@@ -62,21 +73,30 @@ def _take_lines(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("-n", "--lines", metavar="N", help="only the last N lines")
 
 
+def _find_mistake_in_names(args: argparse.Namespace) -> str:
+    if args.all:
+        return "--all goes without NAME" if args.names else ""
+    return "" if args.names else "give at least one NAME, or --all"
+
+
+_LOAD = ("switch:run_load", (_take_names, _take_no_wait, _take_json))
+_UNLOAD = ("switch:run_unload", (_take_names_or_all, _take_now, _take_no_wait, _take_json))
+
 GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     (
         "Models",
         (
+            Command("load", _LOAD[0], "load models and wait until they are ready", _LOAD[1]),
+            Command("start", _LOAD[0], "the same as load", _LOAD[1]),
             Command(
-                "load",
-                "act:run_load",
-                "load a model and wait until it is ready",
-                (_take_name, _take_no_wait, _take_json),
+                "unload", _UNLOAD[0], "let their requests end, then stop models", _UNLOAD[1], _find_mistake_in_names
             ),
+            Command("stop", _UNLOAD[0], "the same as unload", _UNLOAD[1], _find_mistake_in_names),
             Command(
-                "unload",
-                "act:run_unload",
-                "let its requests end, then stop a model",
-                (_take_name, _take_now, _take_no_wait, _take_json),
+                "restart",
+                "switch:run_restart",
+                "unload models, and load them again with their present settings",
+                (_take_names, _take_now, _take_no_wait, _take_json),
             ),
             Command("pin", "act:run_pin", "keep a loaded model from being evicted", (_take_name, _take_json)),
             Command("unpin", "act:run_unpin", "let a loaded model be evicted again", (_take_name, _take_json)),
@@ -137,7 +157,7 @@ COMMANDS = {command.name: command for _, commands in GROUPS for command in comma
 
 EXIT_STATUS = """exit status:
   0 done   1 failed   2 wrong usage   3 not loaded   4 no such model   5 does not fit
-  6 no supervisor   130 interrupted"""
+  6 no supervisor   130 interrupted; of several models, the worst: 6 1 5 4 3 0"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -151,7 +171,7 @@ def format_help() -> str:
     lines = ["usage: llamactl COMMAND [ARGUMENTS]", "", "systemctl for local language models."]
     for title, commands in GROUPS:
         lines += ["", f"{title}:", *(f"  {command.name:<11}{command.help}" for command in commands)]
-    lines += ["", "  llamactl COMMAND --help tells a command's arguments; --version the version", "", EXIT_STATUS]
+    lines += ["", "  llamactl help COMMAND tells a command's arguments; --version the version", "", EXIT_STATUS]
     return "\n".join(lines)
 
 
@@ -176,6 +196,8 @@ def build_parser(name: str) -> argparse.ArgumentParser:
 
 def parse_command(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
     """The function and the arguments that a command line means. Raises SystemExit for help and for wrong usage."""
+    if len(words) > 1 and words[0] == "help" and words[1] not in ("-h", "--help"):
+        words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         print(format_help(), file=sys.stdout if words else sys.stderr)
         raise SystemExit(0 if words else USAGE_ERROR)
@@ -195,7 +217,12 @@ def parse_command(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], 
     if name == "logs":
         args, args.options = parser.parse_known_args(words[1:])
     else:
-        args = parser.parse_args(words[1:])
+        # Options may stand between names; what follows "--" is a name in any case, which intermixing has forgotten.
+        parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
+        args = parse(words[1:])
+        mistake = COMMANDS[name].find_mistake(args)
+        if mistake:
+            parser.error(mistake)
     module, function = COMMANDS[name].run.split(":")
     return getattr(importlib.import_module(f"llamactl.cli.{module}"), function), args
 
@@ -235,15 +262,14 @@ def _prepare_streams() -> None:
 
 def run_command(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
     """The exit status of a command, also when it raises. Raises OSError where the output cannot be written."""
-    from llamactl.cli.output import complain, print_json
+    from llamactl.cli.output import complain, describe_error, print_json
 
     try:
         return run(args)
     except LlamactlError as error:
         complain(str(error))
         if getattr(args, "json", False):
-            fields = {"code": error.code, "message": error.message, "hint": error.hint, "model": error.model}
-            print_json({"error": fields | {"details": error.details}})
+            print_json(describe_error(error))
         return error.kind.exit_status
     except OSError:
         raise

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from llamactl.errors import LlamactlError
+
 NOTHING = "-"
 
 
@@ -77,3 +79,9 @@ def print_json(value: Any) -> None:
 def complain(message: str) -> None:
     """A message on standard error, in the way of Unix commands."""
     print(f"llamactl: {clean_text(message)}", file=sys.stderr)
+
+
+def describe_error(error: LlamactlError) -> dict[str, Any]:
+    """An error for scripts."""
+    fields = {"code": error.code, "message": error.message, "hint": error.hint, "model": error.model}
+    return {"error": fields | {"details": error.details}}

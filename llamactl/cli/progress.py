@@ -1,16 +1,19 @@
 """What does someone see who waits for a load, or for an unload?
 
-On a terminal one line that changes; elsewhere (logs, pipes) one line for each stage, so that a file does not fill
-with percentages.
+On a terminal one line that changes, however many models are waited for; elsewhere (logs, pipes) one line for each
+stage, so that a file does not fill with percentages.
 """
 
 from collections.abc import Callable
 from typing import TextIO
 
-from llamactl.cli.output import clean_text
+from llamactl.cli.output import clean_text, complain
+from llamactl.cli.terminal import find_width, shorten
 from llamactl.protocol import Progress, Stage
 
 _CLEAR = "\r\x1b[2K"
+_COUNTED = (Stage.LOADING, Stage.MEASURING)
+"""Stages of which a terminal shows the fraction."""
 
 
 def describe_progress(progress: Progress) -> str:
@@ -42,15 +45,68 @@ def _describe_waiting(progress: Progress) -> str:
     return "; ".join(parts)
 
 
-class ProgressLine:
-    """Shows progress on a stream until it is finished or cleared."""
+class Board:
+    """Where those that are waited for stand, on a stream: on a terminal all of them in one line that changes."""
 
-    def __init__(self, stream: TextIO, name: str, describe: Callable[[Progress], str] = describe_progress) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._is_tty = stream.isatty()
+        self._texts: dict[str, str] = {}
+
+    @property
+    def changes(self) -> bool:
+        """Whether a line can be written over, so that percentages may be shown."""
+        return self._is_tty
+
+    def say(self, name: str, text: str) -> None:
+        """Where one is now. The same again is not said again."""
+        if self._texts.get(name) == text:
+            return
+        self._texts[name] = text
+        if self._is_tty:
+            self._draw()
+        else:
+            self._write(f"{name}: {clean_text(text)}\n")
+
+    def finish(self, name: str, text: str) -> None:
+        """The last word on one; it stays."""
+        self._texts.pop(name, None)
+        self._write(f"{_CLEAR if self._is_tty else ''}{name}: {clean_text(text)}\n")
+        self._draw()
+
+    def clear(self) -> None:
+        """Take the changing line away, before something else is said."""
+        if self._is_tty and self._texts:
+            self._write(_CLEAR)
+        self._texts.clear()
+
+    def complain(self, name: str, message: str) -> None:
+        """What went wrong with one, while others go on."""
+        self._texts.pop(name, None)
+        if self._is_tty:
+            self._write(_CLEAR)
+        complain(message)
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._is_tty and self._texts:
+            line = "; ".join(f"{name}: {clean_text(text)}" for name, text in self._texts.items())
+            width = find_width(self._stream)
+            # A line that is wrapped cannot be cleared.
+            self._write(_CLEAR + (shorten(line, width - 1) if width else line))
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+class ProgressLine:
+    """What one of those on a board says, until it is finished or cleared."""
+
+    def __init__(self, board: Board, name: str, describe: Callable[[Progress], str] = describe_progress) -> None:
+        self._board = board
         self._name = name
         self._describe = describe
-        self._is_tty = stream.isatty()
-        self._shown = ""
         self.seen = False
         """Whether there was anything to wait for."""
 
@@ -59,29 +115,11 @@ class ProgressLine:
             return  # the answer says it better, with the time
         self.seen = True
         if progress.warning:
-            self.finish(f"warning: {progress.warning}")
-            self._shown = ""
+            self._board.finish(self._name, f"warning: {progress.warning}")
         text = self._describe(progress)
-        if self._is_tty and progress.fraction is not None and progress.stage in (Stage.LOADING, Stage.MEASURING):
+        if self._board.changes and progress.fraction is not None and progress.stage in _COUNTED:
             text += f" {min(max(progress.fraction, 0), 1) * 100:.0f} %"
-        self.say(text)
-
-    def say(self, text: str) -> None:
-        if text == self._shown:
-            return
-        self._shown = text
-        line = f"{self._name}: {clean_text(text)}"
-        self._stream.write(f"{_CLEAR}{line}" if self._is_tty else f"{line}\n")
-        self._stream.flush()
+        self._board.say(self._name, text)
 
     def finish(self, text: str) -> None:
-        """The last word; it stays."""
-        line = f"{self._name}: {clean_text(text)}\n"
-        self._stream.write(_CLEAR + line if self._is_tty else line)
-        self._stream.flush()
-
-    def clear(self) -> None:
-        """Take the changing line away, before something else is said."""
-        if self._is_tty and self._shown:
-            self._stream.write(_CLEAR)
-            self._stream.flush()
+        self._board.finish(self._name, text)

@@ -1,4 +1,4 @@
-"""`load`, `unload`, `measure`, `reload` as processes: what they ask, what they say, how they end."""
+"""`load`, `unload`, `measure`, `reload` of one model, as processes: what they ask, what they say, how they end."""
 
 import json
 import os
@@ -203,6 +203,18 @@ def test_unload_asks_for_what_was_said(words: list[str], request_: UnloadRequest
     result, requests = ask(answer(Done(id=1, model="m", seconds=1)), "unload", *words)
     assert requests == [request_]
     assert (result.status, result.err.startswith("m: ")) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--no-wait"], "m: will be unloaded when its requests have ended\n"),
+        (["--no-wait", "--now"], "m: is being unloaded now, running requests are cut\n"),
+    ],
+)
+def test_unload_without_waiting_says_what_becomes_of_requests(options: list[str], text: str) -> None:
+    result, _ = ask(answer(Done(id=1, model="m")), "unload", "m", *options)
+    assert (result.status, result.err) == (0, text)
 
 
 def test_unload_of_what_is_not_loaded_is_3() -> None:

@@ -91,6 +91,20 @@ def test_loading_twice_is_done_at_once(two: Llamactl) -> None:
     assert two.list_loaded()["a"]["pid"] == pid
 
 
+def test_restarted_model_has_a_new_process_and_what_follows_names_both(two: Llamactl) -> None:
+    two.cli("start", "a", "b")
+    before = two.list_loaded()
+    restarted = two.cli("restart", "first", "b")
+    assert restarted.stderr.count("ready in ") == 2
+    after = two.list_loaded()
+    assert all(after[name]["pid"] not in (0, before[name]["pid"]) for name in "ab")
+    two.cli("restart", "--no-wait", "a")
+    two.cli("load", "a")  # waits for the second half
+    assert two.list_loaded()["a"]["pid"] not in (0, after["a"]["pid"])
+    two.cli("unload", "--all")
+    assert two.list_loaded() == {}
+
+
 def test_interrupted_load_goes_on(two: Llamactl) -> None:
     with two.hold_load("a") as go_on:
         load = two.open_cli("load", "a")

@@ -3,7 +3,15 @@
 import pytest
 
 from llamactl import __version__
-from llamactl.cli.main import COMMANDS, _take_name, format_help, main, parse_command
+from llamactl.cli.main import (
+    COMMANDS,
+    _take_name,
+    _take_names,
+    _take_names_or_all,
+    format_help,
+    main,
+    parse_command,
+)
 from llamactl.cli.output import clean_text, format_bytes, format_span, format_table
 from llamactl.cli.progress import describe_progress, describe_unloading
 from llamactl.protocol import Progress, Stage
@@ -112,6 +120,9 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         (["lod"], "llamactl: unknown command 'lod'; did you mean 'load'?"),
         (["zzz"], "llamactl: unknown command 'zzz'; see: llamactl --help"),
         (["load"], "llamactl load: the following arguments are required: NAME; see: llamactl load --help"),
+        (["help", "lod"], "llamactl: unknown command 'lod'; did you mean 'load'?"),
+        (["unload"], "llamactl unload: give at least one NAME, or --all; see: llamactl unload --help"),
+        (["stop", "--all", "m"], "llamactl stop: --all goes without NAME; see: llamactl stop --help"),
         (["ps", "x"], "llamactl ps: unrecognized arguments: x; see: llamactl ps --help"),
     ],
 )
@@ -126,9 +137,30 @@ def test_wrong_usage_is_2(words: list[str], message: str, capsys: pytest.Capture
 
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.run])
 def test_every_command_leads_to_a_function(name: str) -> None:
-    words = [name, "m"] if _take_name in COMMANDS[name].arguments else [name]
-    run, _ = parse_command(words)
+    takes_names = {_take_name, _take_names, _take_names_or_all} & set(COMMANDS[name].arguments)
+    run, _ = parse_command([name, "m"] if takes_names else [name])
     assert callable(run)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["load", "a", "--no-wait", "b"], ["a", "b"]),
+        (["load", "--no-wait", "--", "-a", "b"], ["-a", "b"]),
+        (["start", "a", "--no-wait"], ["a"]),
+    ],
+)
+def test_options_stand_before_behind_and_between_names(words: list[str], names: list[str]) -> None:
+    _, args = parse_command(words)
+    assert (args.names, args.no_wait) == (names, True)
+
+
+@pytest.mark.parametrize("words", [["help", "unload"], ["unload", "--help"]])
+def test_help_of_a_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_command(words)
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: llamactl unload ")
 
 
 @pytest.mark.parametrize("name", ["install", "uninstall"])
