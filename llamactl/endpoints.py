@@ -54,12 +54,20 @@ _ELSEWHERE = {
     "responses": _CHAT,
     "conversations": _CHAT,
     "generate": "/v1/completions",
+    "complete": "/v1/completions",
     "embed": "/v1/embeddings",
     "tags": _MODELS,
     "ps": _MODELS,
     "show": _MODELS,
+    "models/list": _MODELS,
+    "healthz": "/health",
+    "livez": "/health",
+    "readyz": "/health",
+    "healthcheck": "/health",
 }
-"""What other servers call it, by the last word of the path."""
+"""What other servers call it, behind their prefix."""
+_PREFIX = re.compile(r"\A(?:/(?:api|openai|v\d+\w*)(?=/|$))*")
+"""What servers put before the same names."""
 
 
 def refuse_route(path: str) -> LlamactlError:
@@ -71,10 +79,40 @@ def refuse_route(path: str) -> LlamactlError:
 
 
 def _find_near(path: str) -> str:
-    import difflib  # few ask, and every start would pay for it
-
+    """The route that is surely meant, or empty: a guess that is wrong costs more than none. The same name behind
+    another prefix, what other servers call it, something below it, or a name with a slip in one word.
+    """
     path = re.sub("/+", "/", path).rstrip("/").lower()
-    if path in _ALL:
-        return path
-    named = _ELSEWHERE.get(path.rpartition("/")[2])
-    return named or next(iter(difflib.get_close_matches(path, _ALL, n=1, cutoff=0.7)), "")
+    name = _PREFIX.sub("", path).lstrip("/")
+    if name.endswith("/chat/completions"):  # behind the name of a deployment
+        return _CHAT
+    below = [route for route in _ALL if path.startswith(f"{route}/")]
+    near = (path, f"/v1/{name}", _find_slip(path), f"/{name}", _ELSEWHERE.get(name, ""), _find_slip(f"/v1/{name}"))
+    known = [route for route in (*near, _find_slip(f"/{name}"), max(below, key=len, default="")) if route in _ALL]
+    return known[0] if known else ""
+
+
+def _find_slip(path: str) -> str:
+    """The route of which a path has one word nearly."""
+    for route in _ALL:
+        pairs = [(a, b) for a, b in zip(path.split("/"), route.split("/"), strict=False) if a != b]
+        if path.count("/") == route.count("/") and len(pairs) == 1:
+            word, meant = pairs[0]
+            allowed = max(1, len(meant) // 4)
+            if abs(len(word) - len(meant)) <= allowed and count_slips(word, meant) <= allowed:
+                return route
+    return ""
+
+
+def count_slips(word: str, meant: str) -> int:
+    """Letters that are too many, missing, wrong, or two that have changed places (optimal string alignment)."""
+    rows = [list(range(len(meant) + 1))]
+    for i, letter in enumerate(word, 1):
+        row = [i]
+        for j, other in enumerate(meant, 1):
+            best = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != other))
+            if i > 1 and j > 1 and (letter, word[i - 2]) == (meant[j - 2], other):
+                best = min(best, rows[-2][j - 2] + 1)
+            row.append(best)
+        rows.append(row)
+    return rows[-1][-1]

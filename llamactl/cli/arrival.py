@@ -17,6 +17,8 @@ from enum import Enum, auto
 from pathlib import Path
 
 UNIT = "llamactl.service"
+UNIT_DIRECTORIES = tuple(map(Path, ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")))
+"""Where a unit of ours may be: systemd.unit(5)."""
 ARRIVAL_S = 10.0
 PATIENCE_S = 1.0
 """A shorter wait is nothing to speak of."""
@@ -28,7 +30,17 @@ _COMING = frozenset({"activating", "reloading", "deactivating", "active"})
 
 def acquire_state() -> str:
     """What systemd says of the supervisor: `active`, `failed` ...; empty where it cannot be asked."""
-    command = ("systemctl", "show", "--property=ActiveState", "--value", UNIT)
+    return _acquire_property("ActiveState")
+
+
+def is_installed() -> bool:
+    """Whether there is a unit of the supervisor; where systemd cannot be asked, whether `install` has left one."""
+    known = _acquire_property("LoadState")
+    return known != "not-found" if known else any((directory / UNIT).is_file() for directory in UNIT_DIRECTORIES)
+
+
+def _acquire_property(name: str) -> str:
+    command = ("systemctl", "show", f"--property={name}", "--value", UNIT)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ARRIVAL_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

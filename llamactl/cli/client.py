@@ -5,7 +5,6 @@ may rightly take an hour, and a supervisor that ends closes the connection, whic
 started again is waited for (`arrival`). Whoever leaves the connection leaves a load by command running.
 """
 
-import getpass
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Any
 
 from llamactl import __version__
 from llamactl.cli.output import complain
+from llamactl.cli.user import suggest_group
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.protocol import (
     VERSION,
@@ -34,6 +34,7 @@ GREETING_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 << 20
 """Who asks trusts the supervisor: a list of thousands of models is longer than a message of a client may be."""
 
+_INSTALL = "install it first: sudo llamactl install; then: sudo systemctl enable --now llamactl"
 _START = "start it: systemctl start llamactl"
 _RESTART = "it runs, but its socket is gone: systemctl restart llamactl"
 
@@ -55,11 +56,13 @@ class Client:
         try:
             self._open()
         except _NobodyThereError as error:
-            from llamactl.cli.arrival import Arrival, acquire_state, wait_for_supervisor
+            from llamactl.cli.arrival import Arrival, acquire_state, is_installed, wait_for_supervisor
 
             arrival = wait_for_supervisor(path, self._try_to_open, complain)
             if arrival is Arrival.LATE and acquire_state() == "active":
                 raise LlamactlError(error.code, error.message, hint=_RESTART) from None
+            if arrival is Arrival.NOBODY and not is_installed():
+                raise LlamactlError(error.code, error.message, hint=_INSTALL) from None
             if arrival is not Arrival.HERE:
                 raise
 
@@ -131,7 +134,7 @@ class Client:
             raise LlamactlError(
                 ErrorCode.PERMISSION,
                 f"cannot reach the supervisor: permission denied at {self._path}",
-                hint=f"join the group: sudo usermod -aG llamactl-admin {_find_user()}, then log in again; or use sudo",
+                hint=f"join the group: {suggest_group('llamactl-admin')}; or use sudo",
             ) from None
         except TimeoutError:
             raise self._make_silent() from None
@@ -200,10 +203,3 @@ def make_error(failure: Failure) -> LlamactlError:
     """The error that a Failure message carries. A code of a newer supervisor counts as internal."""
     code = ErrorCode(failure.code) if failure.code in tuple(ErrorCode) else ErrorCode.INTERNAL
     return LlamactlError(code, failure.message, hint=failure.hint, model=failure.model, details=failure.details)
-
-
-def _find_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without an entry
-        return "USER"

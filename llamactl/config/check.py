@@ -34,6 +34,7 @@ _ACL = "system.posix_acl_access"
 _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK, _ACL_OTHER = 0x04, 0x08, 0x10, 0x20
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWO?R?D|API_?KEY|CREDENTIAL", re.IGNORECASE)
 _READ, _ENTER = 4, 1
+_AS_ROOT = "check as root"
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,26 @@ def check_config(
     return [_report_block(block) for block in blocks.values()] + problems
 
 
+def explain_unreadable(
+    paths: Paths,
+    model: ModelSettings,
+    *,
+    reader: Reader | None = None,
+    top: Path = Path("/"),
+    replaced: tuple[Path, ...] = REPLACED,
+    acl: Callable[[str], bytes] = acquire_acl,
+) -> str:
+    """Why an instance may not read one of its model's files, with the cure; empty when it may, or nobody can say."""
+    who = reader or acquire_reader(paths)
+    bound = [Path(path) for path in choose_read_only(model, ())]
+    for _, path in list_files(model):
+        way = list_directories(Path(path), top, replaced if who.uid is None else (), bound)
+        for _, message, hint in find_blocks(path, way, who, acl):
+            if hint != _AS_ROOT:
+                return f"{message}; {hint}"
+    return ""
+
+
 def list_files(model: ModelSettings) -> list[tuple[str, str]]:
     """(key, path) of everything that an instance of the model opens."""
     files = [("path", path) for path in model.files or (model.path,)]
@@ -145,14 +166,14 @@ def find_blocks(
         try:
             status = os.stat(directory)
         except OSError as error:
-            yield str(directory), f"cannot look at {str(directory)!r}: {describe_os_error(error)}", "check as root"
+            yield str(directory), f"cannot look at {str(directory)!r}: {describe_os_error(error)}", _AS_ROOT
             return
         if not reader.may(_ENTER, status, acl(str(directory))):
             yield str(directory), f"cannot be entered by models: {_describe(directory, status)}", _cure("x", directory)
     try:
         status = os.stat(path)
     except OSError as error:
-        yield path, f"cannot look at {path!r}: {describe_os_error(error)}", "check as root"
+        yield path, f"cannot look at {path!r}: {describe_os_error(error)}", _AS_ROOT
         return
     if not reader.may(_READ, status, acl(path)):
         yield path, f"cannot be read by models: {_describe(path, status)}", _cure("r", path)

@@ -36,6 +36,14 @@ _IN_MODELS_D = "models stand in files of their own, in models.d/NAME.toml"
 _IN_GLOBAL = "this key stands in llamactl.toml, which is for the whole machine"
 _MERGED = ("env", "extra", "sampling")
 _NOT_A_DEFAULT = dict.fromkeys(SINGLE_MODEL_KEYS, "this key is for a single [models.NAME] table")
+_OF_THE_MACHINE = dict.fromkeys((key.name for key in GLOBAL_KEYS), _IN_GLOBAL)
+_OF_A_DIRECTORY = {
+    key.name: "this key stands in a [directories.LABEL] table"
+    for key in DIRECTORY_KEYS
+    if key.name not in {other.name for other in MODEL_KEYS}
+}
+_ABOVE_DEFAULTS = "this key is for the whole machine: it stands at the top of the file, above [defaults]"
+_NOT_IN_DEFAULTS = _NOT_A_DEFAULT | _OF_A_DIRECTORY | dict.fromkeys(_OF_THE_MACHINE, _ABOVE_DEFAULTS)
 
 
 def load_config(paths: Paths, previous: Config | None = None) -> Config:
@@ -118,7 +126,7 @@ def _read_globals(table: dict[str, Any], file: str, problems: list[Problem], pre
     own = []
     before = {} if previous is None else previous.defaults
     if isinstance(content, dict):
-        machine.defaults = parse_table(DEFAULT_KEYS, content, place, own, _NOT_A_DEFAULT)
+        machine.defaults = parse_table(DEFAULT_KEYS, content, place, own, _NOT_IN_DEFAULTS)
         unusable = _keep_former(DEFAULT_KEYS, content, machine.defaults, before, place, own, previous is not None)
         machine.unusable += [place.at(name) for name in unusable]
     else:
@@ -233,7 +241,7 @@ def _read_models(
 
 def _read_model(name: str, table: dict[str, Any], place: Place, defaults: dict[str, Any]) -> Draft:
     problems: list[Problem] = []
-    fields = parse_table(MODEL_KEYS, table, place, problems)
+    fields = parse_table(MODEL_KEYS, table, place, problems, _OF_THE_MACHINE | _OF_A_DIRECTORY)
     if "path" not in table:
         problems.append(place.report("has no path", hint=f'add path = "/...gguf" to [{place.table}]'))
     return Draft(name, place, merge_fields(defaults, fields), problems, set_here=frozenset(fields))
@@ -259,7 +267,7 @@ def _read_directory_table(
         problems.append(place.report("has no path", hint=f'add path = "/..." to [{place.table}]'))
     shared: list[Problem] = []
     rest = {name: value for name, value in table.items() if name not in own_names}
-    others = _NOT_A_DEFAULT | {"defaults": f"its keys stand in [{place.table}] itself"}
+    others = _OF_THE_MACHINE | _NOT_A_DEFAULT | {"defaults": f"its keys stand in [{place.table}] itself"}
     fields = parse_table(DEFAULT_KEYS, rest, place, shared, others)
     if "path" not in own or own_problems:
         problems += shared

@@ -61,6 +61,11 @@ def suggest_key(name: str, keys: Iterable[str]) -> str:
     return f"did you mean {close!r}?" if close else ""
 
 
+def _suggest_elsewhere(name: str, others: Mapping[str, str]) -> str:
+    close = find_close_key(name, others)
+    return f"did you mean {close!r}? {others[close]}" if close else ""
+
+
 def parse_table(
     keys: tuple[Key, ...],
     table: Mapping[str, Any],
@@ -74,7 +79,7 @@ def parse_table(
     for name, value in table.items():
         key = known.get(name)
         if key is None:
-            hint = (others or {}).get(name) or suggest_key(name, known)
+            hint = (others or {}).get(name) or suggest_key(name, known) or _suggest_elsewhere(name, others or {})
             if place.model and isinstance(value, dict):  # TOML reads [models.qwen2.5] as a table 5 in models.qwen2
                 whole = json.dumps(f"{place.model}.{name}", ensure_ascii=False)
                 hint = f"a name with a dot stands in quotes: [models.{whole}]"

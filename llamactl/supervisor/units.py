@@ -6,6 +6,7 @@ is told exactly once, with the reason that a person can use: what the child itse
 of its log.
 """
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -18,6 +19,7 @@ import msgspec
 from llamactl.child import variables
 from llamactl.child.orders import ChildEnvironment
 from llamactl.child.properties import Surroundings, choose_measure_properties, choose_model_properties
+from llamactl.config import explain_unreadable
 from llamactl.errors import LlamactlError
 from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit
 from llamactl.paths import Paths
@@ -36,6 +38,8 @@ NOT_STARTED = "start"
 STOPPED = "stopped"
 """Results that are not systemd's: it refused the start; it ended well but before it had anything to say."""
 LISTING_TIMEOUT_S = 30.0
+LOOK_S = 5.0
+"""For looking at files; a file system that hangs must not keep an end from being told."""
 
 _log = get_logger()
 
@@ -260,7 +264,19 @@ class Units:
         if done_to_it := explain_result(event.result, event.exit_code):
             source = "it said" if run.error else "its last lines"
             message = f"{done_to_it}; {source}: {message}" if message else done_to_it
+        elif unreadable := await self._explain_unreadable(run):
+            message = f"{message}; {unreadable}" if message else unreadable
         self._end(run, LoadFailure(result=event.result, exit_code=event.exit_code, message=message))
+
+    async def _explain_unreadable(self, run: Run) -> str:
+        """What keeps the files of a run that has failed from it: nobody else knows the cure."""
+        if run.is_listing:
+            return ""
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(explain_unreadable, self._paths, run.settings), LOOK_S)
+        except OSError as error:  # TimeoutError is one
+            _log.debug("files not looked at", model=run.settings.name, reason=str(error))
+            return ""
 
     def _end(self, run: Run, failure: LoadFailure | None) -> None:
         if run.ended:

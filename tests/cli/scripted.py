@@ -156,6 +156,18 @@ def run(paths: Paths, *words: str, environment: dict[str, str] | None = None) ->
     return Result(done.returncode, done.stdout, done.stderr)
 
 
+def add_systemctl(directory: Path, state: str, load: str = "loaded", told: Path | None = None) -> str:
+    """A PATH with a systemctl that says in which state the supervisor's unit is; it tells `told` that it was asked."""
+    program = directory / "bin" / "systemctl"
+    program.parent.mkdir()
+    tell = f'echo asked >"{told}"; ' if told is not None else ""
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in *LoadState*) echo {load} ;; *ActiveState*) {tell}echo {state} ;; *) exit 1 ;; esac\n'
+    )
+    program.chmod(0o755)
+    return f"{program.parent}:{os.environ['PATH']}"
+
+
 def ask(script: Script, *words: str) -> tuple[Result, list[Any]]:
     """Run a command against a script: its result, and what it asked for."""
     with Supervisor(script) as supervisor:

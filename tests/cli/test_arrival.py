@@ -11,26 +11,16 @@ from llamactl.cli import arrival
 from llamactl.cli.client import Client
 from llamactl.errors import LlamactlError
 from llamactl.protocol import ModelList
-from tests.cli.scripted import TIMEOUT_S, Supervisor, answer, make_command, make_environment
+from tests.cli.scripted import TIMEOUT_S, Supervisor, add_systemctl, answer, make_command, make_environment
 
 LIST = answer(ModelList(id=1, now_s=1.0, models=()))
-
-
-def add_systemctl(directory: Path, state: str, told: Path | None = None) -> str:
-    """A PATH with a systemctl that says in which state the supervisor's unit is, and that it was asked."""
-    program = directory / "bin" / "systemctl"
-    program.parent.mkdir()
-    tell = f'echo asked >"{told}"; ' if told is not None else ""
-    program.write_text(f"#!/bin/sh\n{tell}echo {state}\n")
-    program.chmod(0o755)
-    return f"{program.parent}:{os.environ['PATH']}"
 
 
 def run_while_away(tmp_path: Path, state: str, come_back: Callable[[Supervisor], None]) -> tuple[int, str]:
     """`ps` against a socket that is not there at first; `come_back` happens once systemd was asked."""
     fifo = tmp_path / "asked"
     os.mkfifo(fifo)
-    path = add_systemctl(tmp_path, state, fifo)
+    path = add_systemctl(tmp_path, state, told=fifo)
     with Supervisor(LIST) as supervisor:
         hidden = supervisor.paths.control_socket.with_name("hidden")
         supervisor.paths.control_socket.rename(hidden)
@@ -99,3 +89,29 @@ def test_socket_that_is_gone_while_the_supervisor_runs_wants_a_restart(
     with pytest.raises(LlamactlError) as refused:
         Client(tmp_path / "control.sock")
     assert refused.value.hint.endswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("load", "hint"),
+    [
+        ("not-found", "install it first: sudo llamactl install; then: sudo systemctl enable --now llamactl"),
+        ("loaded", "start it: systemctl start llamactl"),
+    ],
+)
+def test_before_it_is_installed_it_is_to_be_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: str, hint: str
+) -> None:
+    monkeypatch.setenv("PATH", add_systemctl(tmp_path, "inactive", load=load))
+    with pytest.raises(LlamactlError) as refused:
+        Client(tmp_path / "none" / "control.sock")
+    assert refused.value.hint == hint
+
+
+def test_without_systemd_the_unit_file_says_whether_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(arrival, "UNIT_DIRECTORIES", (tmp_path,))
+    assert not arrival.is_installed()
+    (tmp_path / arrival.UNIT).touch()
+    assert arrival.is_installed()

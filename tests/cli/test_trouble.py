@@ -1,6 +1,7 @@
 """No supervisor, no permission, another version, junk: one line on standard error, never a traceback."""
 
 import os
+import pwd
 import socket
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from llamactl import __version__
 from llamactl.cli.client import Client
+from llamactl.cli.user import find_user
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.paths import Paths
 from llamactl.protocol import VERSION, JunkNotice, ModelList, ModelStatus, Progress, Stage, State
@@ -20,6 +22,7 @@ from tests.cli.scripted import (
     Result,
     Script,
     Supervisor,
+    add_systemctl,
     answer,
     ask,
     make_command,
@@ -36,7 +39,7 @@ def one_line(result: Result) -> str:
 
 
 def test_no_supervisor_is_6_with_how_to_start_it(tmp_path: Path) -> None:
-    result = run(Paths(runtime_dir=tmp_path), "ps")
+    result = run(Paths(runtime_dir=tmp_path / "run"), "ps", environment={"PATH": add_systemctl(tmp_path, "inactive")})
     assert result.status == 6
     assert one_line(result).endswith("control/control.sock; start it: systemctl start llamactl\n")
 
@@ -46,7 +49,7 @@ def test_socket_that_nobody_listens_at_is_6(tmp_path: Path) -> None:
     paths.control_socket.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(paths.control_socket))
-    result = run(paths, "load", "m")
+    result = run(paths, "load", "m", environment={"PATH": add_systemctl(tmp_path, "inactive")})
     assert (result.status, "systemctl start llamactl" in one_line(result)) == (6, True)
 
 
@@ -66,7 +69,7 @@ def test_permission_denied_names_the_group() -> None:
             command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
         done = subprocess.run(
             command,
-            env=make_environment(supervisor.paths),
+            env=make_environment(supervisor.paths) | {"SUDO_USER": "alice"},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -75,7 +78,29 @@ def test_permission_denied_names_the_group() -> None:
         directory.chmod(0o700)
     assert done.returncode == 1
     assert done.stderr.startswith("llamactl: cannot reach the supervisor: permission denied at ")
-    assert "join the group: sudo usermod -aG llamactl-admin" in done.stderr
+    name = "alice" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+    assert done.stderr.endswith(
+        f"; join the group: sudo usermod -aG llamactl-admin {name}, then log in again; or use sudo\n"
+    )
+
+
+def test_user_is_the_effective_one_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "SUDO_USER"):
+        monkeypatch.setenv(name, "root")
+    monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam("nobody").pw_uid)
+    assert find_user() == "nobody"
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31)
+    assert find_user() == "USER"
+
+
+@pytest.mark.parametrize(("sudo_user", "login", "name"), [("alice", "bob", "alice"), ("", "bob", "bob")])
+def test_root_stands_for_whoever_became_root(
+    monkeypatch: pytest.MonkeyPatch, sudo_user: str, login: str, name: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "getlogin", lambda: login)
+    monkeypatch.setenv("SUDO_USER", sudo_user)
+    assert find_user() == name
 
 
 def greet_with(version: int, name: str) -> Script:

@@ -35,7 +35,10 @@ def test_unreadable_file_is_found_with_its_cure(llamactl: Llamactl, tiny: dict[s
     assert str(secret) in said
     assert "chmod" in said
     llamactl.start()
-    assert "secret.gguf" in llamactl.cli("load", "secret", status=1).stderr
+    refused = llamactl.cli("load", "secret", status=1).stderr
+    assert "(Permission denied); cannot be read by models: " in refused
+    assert f"run `chmod o+r {secret}`, or `setfacl -m g:llamactl-model:r {secret}`" in refused
+    assert "chmod o+r" in llamactl.cli("measure", "secret", status=1).stderr
     assert llamactl.chat("a").status == 200
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llamactl.config import check_config
+from llamactl.config import check_config, explain_unreadable
 from llamactl.config.check import Reader, inspect_file
 from llamactl.settings import Problem
 from tests.unit.config_tree import Tree
@@ -69,6 +69,21 @@ def test_file_that_others_cannot_read_is_named_with_the_cure(tree: Tree) -> None
     [problem] = check(tree)
     assert problem.message == f"cannot be read by models: '{path}' has mode 0640 and they run as other users"
     assert f"chmod o+r {path}`" in problem.hint
+
+
+def test_load_that_failed_is_told_what_check_would_say(tree: Tree) -> None:
+    path = add(tree, mode=0o600)
+    model = tree.load().models["m"]
+
+    def explain() -> str:
+        return explain_unreadable(tree.paths, model, reader=NOBODY, top=tree.models, replaced=(), acl=lambda _: b"")
+
+    [problem] = check(tree)
+    assert explain() == f"{problem.message}; {problem.hint}"
+    path.unlink()
+    assert explain() == "", "the load has said itself that there is no file"
+    path.touch(mode=0o644)
+    assert explain() == ""
 
 
 def test_everything_in_the_way_is_told(tree: Tree) -> None:

@@ -301,6 +301,20 @@ def test_byte_order_mark_is_no_mistake(tree: Tree) -> None:
     ("text", "message"),
     [
         ("max_load = 3", "max_load: unknown key 'max_load'; did you mean 'max_loaded'?"),
+        (
+            "[defaults]\nhost_budget = '1 GiB'",
+            "defaults.host_budget: unknown key 'host_budget'; this key is for the whole machine: it stands at the top "
+            "of the file, above [defaults]",
+        ),
+        (
+            "[defaults]\nhost_buget = '1 GiB'",
+            "defaults.host_buget: unknown key 'host_buget'; did you mean 'host_budget'? this key is for the whole "
+            "machine: it stands at the top of the file, above [defaults]",
+        ),
+        (
+            "[defaults]\nrecursive = true",
+            "defaults.recursive: unknown key 'recursive'; this key stands in a [directories.LABEL] table",
+        ),
         ("ctx = 3", "ctx: unknown key 'ctx'; put it into the [defaults] table to set it for all models"),
         (
             "[models.x]\npath = '/x'",
@@ -690,3 +704,12 @@ def test_complaint_names_the_limit_or_the_item(tree: Tree, key: str, told: str) 
 def test_misspelt_table_hints_at_the_right_one(tree: Tree, table: str, hint: str) -> None:
     tree.file("x.toml", f'[{table}.a]\npath = "/x.gguf"\n')
     assert tree.load().problems[0].hint == hint
+
+
+@pytest.mark.parametrize("table", ["models.m", "directories.d"])
+def test_key_of_the_machine_in_a_table_of_models_is_sent_to_llamactl_toml(tree: Tree, table: str) -> None:
+    tree.file("m.toml", f'[{table}]\npath = "{tree.models}"\nhost_budget = "1 GiB"')
+    assert any(
+        f"{table}.host_budget: unknown key 'host_budget'; this key stands in llamactl.toml" in complaint
+        for complaint in tree.complaints()
+    )

@@ -1,0 +1,35 @@
+"""Who has to join a group so that this works next time?
+
+The effective user: LOGNAME and USER, which the environment hands on, still name root after `runuser` and `setpriv`.
+Root stands for whoever became root.
+"""
+
+import os
+import pwd
+
+
+def find_user() -> str:
+    """A name for `usermod`; "USER" where nobody can be named."""
+    name = _get_name(os.geteuid())
+    if name == "root":
+        name = os.environ.get("SUDO_USER") or _get_login() or name
+    return name or "USER"
+
+
+def _get_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # a user id without an entry
+        return ""
+
+
+def _get_login() -> str:
+    try:
+        return os.getlogin()
+    except OSError:  # no terminal
+        return ""
+
+
+def suggest_group(group: str) -> str:
+    """What makes the user a member."""
+    return f"sudo usermod -aG {group} {find_user()}, then log in again"
