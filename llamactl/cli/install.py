@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from llamactl.share import find_share_dir, python_paths
+from llamactl.share import HIDDEN, find_share_dir, python_paths
 
 MANIFEST = "lib/llamactl/manifest"
 UNITS = (
@@ -160,13 +160,27 @@ def install(root: Path = Path("/"), prefix: Path = Path("/usr/local"), python: P
             lines.append(run_tool(*tool.split(), str(prefix / "lib" / kind / "llamactl.conf")))
     if is_live(root):
         lines.append(run_tool("systemctl", "daemon-reload"))
-    closed = find_closed_directory(python)
-    if closed is not None:
-        lines.append(
-            f"note      {closed} is closed to other users: units run all the same, but only root can run `llamactl`. "
-            "For others, put the virtual environment where everyone can enter, as in /opt/llamactl"
-        )
-    return lines
+    return [*lines, *describe_closed(python)]
+
+
+def describe_closed(python: Path) -> list[str]:
+    """What it means that others cannot enter where Python lies: the virtual environment, or, as pyenv and uv make them,
+    the interpreter that it links to.
+    """
+    interpreter = python.resolve()
+    own, others = find_closed_directory(python), find_closed_directory(interpreter)
+    closed = own or others
+    if closed is None:
+        return []
+    hidden = any(closed.is_relative_to(home) for home in HIDDEN)
+    means = "units run all the same, but only root can run `llamactl`" if hidden else "no model can run"
+    if own is not None:
+        cure = "put the virtual environment where everyone can enter, as in /opt/llamactl"
+        which = ""
+    else:
+        cure = "make the virtual environment with a Python that everyone can run, as /usr/bin/python3"
+        which = f" (the virtual environment's Python is {interpreter})"
+    return [f"note      {closed} is closed to other users{which}: {means}. For others, {cure}"]
 
 
 def find_closed_directory(path: Path) -> Path | None:
@@ -246,6 +260,11 @@ def run_install(args: argparse.Namespace) -> int:
     print("\n".join(lines))
     if not args.remove:
         print("start it with: systemctl start llamactl      at every boot: systemctl enable llamactl")
+        print("a person who shall use it without sudo: usermod -aG llamactl-admin,systemd-journal USER")
+        print(
+            "(llamactl-admin for `llamactl`, systemd-journal for `llamactl logs`, llamactl for the Unix socket alone;"
+        )
+        print("none of the groups contains another one)")
     return 0
 
 

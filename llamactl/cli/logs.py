@@ -8,12 +8,19 @@ supervisor is not asked: logs are wanted when it is down.
 import argparse
 import os
 import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from llamactl.cli.output import complain
+from llamactl.cli.user import suggest_group
 from llamactl.config import load_config
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import Role, format_slug, format_unit
 from llamactl.paths import acquire_paths
+
+JOURNALS = (Path("/var/log/journal"), Path("/run/log/journal"))
+_ELSEWHERE = ("--file", "--directory", "-D", "--root", "--image", "--machine", "-M", "--user")
+"""Options of journalctl that mean another journal than the system's."""
 
 
 def build_command(name: str, follow: bool, lines: str | None, options: list[str]) -> list[str]:
@@ -28,7 +35,23 @@ def build_command(name: str, follow: bool, lines: str | None, options: list[str]
     return command + options + matches
 
 
+def find_sealed_journal(
+    directories: Iterable[Path] = JOURNALS, may_read: Callable[[Path], bool] = lambda path: os.access(path, os.R_OK)
+) -> Path | None:
+    """The system's journal, where there is one and we may read none of it."""
+    files = [path for directory in directories for path in sorted(directory.glob("*/system.journal"))]
+    return None if any(may_read(path) for path in files) else next(iter(files), None)
+
+
 def run_logs(args: argparse.Namespace) -> int:
+    sealed = None if any(option.startswith(_ELSEWHERE) for option in args.options) else find_sealed_journal()
+    if sealed is not None:
+        raise LlamactlError(
+            ErrorCode.PERMISSION,
+            f"cannot read the journal: permission denied at {sealed}",
+            hint=f"join the group systemd-journal (or adm; llamactl-admin does not contain it): "
+            f"{suggest_group('systemd-journal')}; or use sudo",
+        )
     config = load_config(acquire_paths())
     name = config.resolve(args.name)
     if name is None:

@@ -1,6 +1,7 @@
 """What does the command line print, and with which status does it end?"""
 
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -117,10 +118,25 @@ def test_interrupted_load_goes_on(two: Llamactl) -> None:
         two.wait_event("instance_ready", LLAMACTL_MODEL="a")
 
 
-def test_stranger_may_not_reach_the_control_socket(two: Llamactl) -> None:
-    # As a unit, because Python may lie below a home that the stranger may not enter either.
+def run_as_nobody(*arguments: str, groups: str = "") -> subprocess.CompletedProcess[str]:
+    """As a unit, because Python may lie below a home that a stranger may not enter."""
     python = [f"--property=BindReadOnlyPaths={path}" for path in python_paths()]
     stranger = ("systemd-run", "--quiet", "--pipe", "--wait", "--collect", "--property=User=nobody")
-    refused = run(*stranger, "--property=ProtectHome=tmpfs", *python, LLAMACTL, "ps", check=False)
+    member = f"--property=SupplementaryGroups={groups}"
+    return run(*stranger, member, "--property=ProtectHome=tmpfs", *python, LLAMACTL, *arguments, check=False)
+
+
+def test_stranger_may_not_reach_the_control_socket(two: Llamactl) -> None:
+    refused = run_as_nobody("ps")
     assert refused.returncode == 1
-    assert "llamactl-admin" in refused.stderr
+    assert "sudo usermod -aG llamactl-admin nobody" in refused.stderr
+
+
+def test_administrator_of_models_needs_another_group_for_their_logs(two: Llamactl) -> None:
+    two.cli("load", "a")
+    assert run_as_nobody("ps", groups="llamactl-admin").returncode == 0
+    refused = run_as_nobody("logs", "a", groups="llamactl-admin")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "cannot read the journal: permission denied at " in refused.stderr
+    assert "sudo usermod -aG systemd-journal nobody" in refused.stderr
+    assert "instance ready" in run_as_nobody("logs", "a", groups="systemd-journal").stdout

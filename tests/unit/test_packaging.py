@@ -4,14 +4,24 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from llamactl.cli.install import InstallError, find_closed_directory, install, quote_unit_value, render_unit, uninstall
+from llamactl.cli.install import (
+    InstallError,
+    describe_closed,
+    find_closed_directory,
+    install,
+    quote_unit_value,
+    render_unit,
+    uninstall,
+)
 from llamactl.config import load_config
 from llamactl.paths import Paths
 from llamactl.settings import GlobalSettings
@@ -120,6 +130,34 @@ def test_install_says_when_only_root_can_run_the_command(tmp_path: Path) -> None
     assert not found.stat().st_mode & 0o001
     lines = install(tmp_path / "root", python=closed / "env/bin/python")
     assert lines[-1].startswith(f"note      {found} is closed to other users")
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A directory that everyone may enter, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_install_says_when_the_interpreter_lies_in_a_private_home(
+    open_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pyenv and uv make environments: everyone may enter the environment, and not what its Python links to."""
+    interpreter = open_path / "home/.local/share/uv/python/bin/python3.12"
+    interpreter.parent.mkdir(parents=True)
+    interpreter.touch()
+    python = open_path / "opt/llamactl/.venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(interpreter)
+    assert describe_closed(python) == []
+    (open_path / "home").chmod(0o700)
+    [note] = describe_closed(python)
+    assert note.startswith(f"note      {open_path}/home is closed to other users")
+    assert f"(the virtual environment's Python is {interpreter})" in note
+    assert note.endswith("make the virtual environment with a Python that everyone can run, as /usr/bin/python3")
+    monkeypatch.setattr("llamactl.cli.install.HIDDEN", ())
+    assert "no model can run" in describe_closed(python)[0]
 
 
 def test_uninstall_keeps_what_was_edited_and_what_is_not_ours(tmp_path: Path) -> None:
