@@ -683,6 +683,8 @@ class ReloadResult(_Message, frozen=True, kw_only=True, tag="reloaded"):
     """What is different for the machine: `host_budget: 24 GiB -> 300 MiB`."""
     invalid: tuple[str, ...] = ()
     """Models that cannot be used now, and could be or were not there before."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    """Of directories in which something else is found now: names of models, by the directory below that has them."""
     problems: tuple[str, ...] = ()
     fatal: int = 0
     """So many problems keep something from working."""

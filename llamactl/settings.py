@@ -208,6 +208,15 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         return f"{where}: {self.message}" + (f"; {self.hint}" if self.hint else "")
 
 
+class FoundModels(msgspec.Struct, frozen=True, kw_only=True):
+    """What a [directories.LABEL] table has led to."""
+
+    path: str
+    """Of the directory, symlinks resolved."""
+    places: dict[str, tuple[str, ...]] = {}
+    """Names of models by the directory below that holds their files; empty: the directory itself."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """One read of the whole configuration: what works, and all that does not."""
 
@@ -221,6 +230,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Keys that `llamactl.toml` sets to something that cannot be used, and that had no value before: not in force."""
     unread: tuple[str, ...] = ()
     """Files of `models.d`, or the directory itself, that could not be read: nobody knows which models they have."""
+    found: tuple[FoundModels, ...] = ()
+    """What was found in directories, in the order of their tables."""
 
     def resolve(self, name: str) -> str | None:
         """The model's own name for a name or an alias; None where there is no such model. Invalid models are found

@@ -33,12 +33,13 @@ def write_model(
     add_bos: bool = True,
     fills_gaps: bool = False,
     sampling: Mapping[str, int | float | str] | None = None,
+    tensors_per_shard: int = 0,
     seed: int = 1,
 ) -> Path:
     """A causal model of the llama architecture. `fills_gaps`: it has tokens for the edges of a gap (/infill);
-    `sampling`: what the file recommends.
+    `sampling`: what the file recommends; `tensors_per_shard`: `path` becomes so many files as that takes.
     """
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=tensors_per_shard)
     tokens, n_ff = _add_vocabulary(writer, add_bos=add_bos), 2 * n_embd
     for token, part in enumerate(("pre", "suf", "mid") if fills_gaps else ()):
         writer.add_uint32(f"tokenizer.ggml.fim_{part}_token_id", 2 + token)
@@ -89,6 +90,20 @@ def write_large_model(path: Path, size_bytes: int, *, name: str = "large", seed:
     n_embd = 256
     layer_bytes = 4 * n_embd * n_embd * (4 + 3 * 2)
     return write_model(path, name=name, n_embd=n_embd, n_layer=max(1, size_bytes // layer_bytes), seed=seed)
+
+
+def write_projector(
+    path: Path, *, projector: str = "gemma3", width: int = 64, name: str = "tiny-vision", hidden: int = 32
+) -> Path:
+    """The head of a multimodal projector of a kind, and of its tensors only what tells its width."""
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_name(name)
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_string("clip.projector_type", projector)
+    # As converters have it: for llava the width of CLIP's own projection, which is none of the model's.
+    writer.add_uint32("clip.vision.projection_dim", hidden if projector == "mlp" else width)
+    writer.add_tensor("mm.2.weight", np.zeros((width, hidden), dtype=np.float32))
+    return _finish(writer, path)
 
 
 def write_embedding_model(

@@ -7,6 +7,7 @@ import argparse
 import sys
 
 from llamactl.cli.client import Client
+from llamactl.cli.found import format_found
 from llamactl.cli.output import complain, print_json
 from llamactl.cli.progress import Board, ProgressLine
 from llamactl.cli.show import format_memory_table
@@ -59,13 +60,15 @@ def run_reload(args: argparse.Namespace) -> int:
     }
     if args.json:
         lists = {**changes, "settings": result.settings, "problems": result.problems}
-        print_json({word: list(names) for word, names in lists.items()})
-    elif any(changes.values()) or result.settings:
+        print_json({word: list(names) for word, names in lists.items()} | {"found": result.found})
+    elif any(changes.values()) or result.settings or result.found:
         for change in result.settings:
             print(change)
         for word, names in changes.items():
             if names:
                 print(f"{word}: {', '.join(names)}")
+        for text in format_found(result.found):
+            print(text)
     else:
         print("nothing has changed")
     for problem in result.problems:

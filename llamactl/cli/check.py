@@ -10,8 +10,9 @@ import sys
 
 import msgspec
 
+from llamactl.cli.found import format_found
 from llamactl.cli.output import clean_text, print_json
-from llamactl.config import check_config, load_config
+from llamactl.config import acquire_heads, check_config, load_config
 from llamactl.paths import acquire_paths
 
 
@@ -20,7 +21,8 @@ def run_check(args: argparse.Namespace) -> int:
     counts as invalid here; the supervisor, which opens no model file, finds out when it is measured.
     """
     paths = acquire_paths()
-    config = load_config(paths)
+    config = load_config(paths, read_heads=acquire_heads)
+    found = {directory.path: directory.places for directory in config.found}
     problems = [*config.problems, *check_config(paths, config)]
     fatal = sum(problem.fatal for problem in problems)
     invalid = {*config.invalid, *(problem.model for problem in problems if problem.fatal and problem.model)}
@@ -32,9 +34,12 @@ def run_check(args: argparse.Namespace) -> int:
                 "models": good,
                 "invalid": sorted(invalid),
                 "problems": msgspec.to_builtins(problems),
+                "found": found,
             }
         )
         return 1 if fatal else 0
+    for line in format_found(found, sys.maxsize):
+        print(line)
     for problem in problems:
         print(clean_text(("" if problem.fatal else "note: ") + str(problem)))
     n_models = len(good) + len(invalid)

@@ -7,6 +7,7 @@ systemd or loads a model.
 
 from llamactl.config.changes import describe_changes
 from llamactl.config.check import check_config, explain_unreadable
+from llamactl.config.heads import HeadCache, acquire_heads
 from llamactl.config.load import load_config
 
-__all__ = ["check_config", "describe_changes", "explain_unreadable", "load_config"]
+__all__ = ["HeadCache", "acquire_heads", "check_config", "describe_changes", "explain_unreadable", "load_config"]

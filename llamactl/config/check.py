@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llamactl.child.properties import MODEL_GROUP, choose_read_only
+from llamactl.config.companions import PROJECTOR_ARCHITECTURE, Fit, Kind, describe_need, judge
 from llamactl.config.gguf import MAGIC, find_fault
+from llamactl.config.heads import acquire_heads
 from llamactl.config.read import describe_os_error
 from llamactl.config.tables import Place, format_key
 from llamactl.paths import Paths
@@ -126,6 +128,8 @@ def check_config(
                 heads[path] = inspect_file(path)
             if heads[path]:
                 problems.append(_place(model).report(f"cannot use {path!r}: {heads[path]}", key))
+        if not any(heads[path] for _, path in list_files(model)):
+            problems += _find_misfits(model)
         problems += _find_secrets(model)
     return [_report_block(block) for block in blocks.values()] + problems
 
@@ -232,6 +236,22 @@ def _report_block(block: _Blocks) -> Problem:
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         message += f" (also for {', '.join(others[:3])}{more})"
     return _place(model).report(message, key, block.hint)
+
+
+def _find_misfits(model: ModelSettings) -> list[Problem]:
+    """A model that is a projector, and companions whose heads say that they are not for this model."""
+    place = _place(model)
+    own = acquire_heads([model.path])[model.path]
+    if own is not None and own.architecture == PROJECTOR_ARCHITECTURE:
+        message = f"cannot use {model.path!r}: it is a multimodal projector, not a model"
+        return [place.report(message, "path", "set it as mmproj of the model that it is for")]
+    found = []
+    for kind, path in ((Kind.MMPROJ, model.mmproj), (Kind.DRAFT, model.draft)):
+        companion = acquire_heads([path])[path] if path else None
+        if judge(kind, companion, own) is Fit.NO and companion is not None:
+            message = f"{path!r} does not fit this model: {describe_need(kind, companion)}"
+            found.append(place.report(message, str(kind), fatal=False))
+    return found
 
 
 def _find_secrets(model: ModelSettings) -> list[Problem]:

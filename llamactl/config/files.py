@@ -2,7 +2,9 @@
 
 llama.cpp splits large models into `NAME-00001-of-00003.gguf` and so on; all of them must be there. Everything is
 resolved to real paths, since a unit gets the real directories bound into its view and symlinks that lead elsewhere
-would dangle there. Only names and file types are looked at, never contents: this runs in the supervisor.
+would dangle there. Where shards are links to files of other names, as in Hugging Face's cache, llama.cpp must be given
+the links: then the directories of both are bound, and the way between them must need no other. Only names and file
+types are looked at, never contents: this runs in the supervisor.
 """
 
 import os
@@ -43,6 +45,14 @@ def format_shard(shard: Shard, number: int, suffix: str = ".gguf") -> str:
     return f"{shard.stem}-{number:05}-of-{shard.total:05}{suffix}"
 
 
+def parse_model_stem(name: str) -> str | None:
+    """The name of the model in a GGUF file: without suffix and shard number. None for other files."""
+    if not name.lower().endswith(".gguf") or len(name) == 5:
+        return None
+    shard = parse_shard(name)
+    return shard.stem if shard else name[:-5]
+
+
 def resolve_file(path: str) -> str:
     """The real path of a regular file. Raises FilesError."""
     try:
@@ -79,21 +89,38 @@ def resolve_model(path: str) -> tuple[str, ...]:
     if missing:
         raise FilesError(missing)
     numbers = range(1, shard.total + 1)
-    files = tuple(resolve_file(os.path.join(directory, format_shard(shard, number, name[-5:]))) for number in numbers)
-    _check_shard_names(files)
-    return files
+    names = [format_shard(shard, number, name[-5:]) for number in numbers]
+    files = tuple(resolve_file(os.path.join(directory, name)) for name in names)
+    if _are_shards(files):
+        return files
+    links = tuple(os.path.join(os.path.realpath(directory), name) for name in names)
+    for link in links:
+        _check_way(link)
+    return tuple(dict.fromkeys((*links, *files)))
 
 
-def _check_shard_names(files: tuple[str, ...]) -> None:
-    """llama.cpp gets the first file and finds the others by its name and directory: behind symlinks both may differ."""
+def _are_shards(files: tuple[str, ...]) -> bool:
+    """Whether llama.cpp, which gets the first file, finds the others by its name and directory."""
     directory, name = os.path.split(files[0])
     first = parse_shard(name)
-    for number, file in enumerate(files, start=1):
-        if first is None or file != os.path.join(directory, format_shard(first, number, name[-5:])):
-            raise FilesError(
-                f"its shards are symlinks to files with other names, as {file!r}, where llama.cpp does not find them",
-                "replace the symlinks by the files: cp -rL, or hard links",
-            )
+    return first is not None and all(
+        file == os.path.join(directory, format_shard(first, number, name[-5:]))
+        for number, file in enumerate(files, start=1)
+    )
+
+
+def _check_way(link: str) -> None:
+    """Raise FilesError unless a link leads straight to its file, through real directories only: those of a link on the
+    way, and links to directories, are missing where a unit looks.
+    """
+    if not os.path.islink(link):
+        return
+    target = os.path.normpath(os.path.join(os.path.dirname(link), os.readlink(link)))
+    if target != os.path.realpath(link):
+        raise FilesError(
+            f"its shard {link!r} is a symlink that leads to its file by way of others, which no unit of a model sees",
+            "replace the symlinks by the files: cp -rL, or hard links",
+        )
 
 
 def find_missing_shards(shard: Shard, names: set[str]) -> str:

@@ -1,21 +1,57 @@
-"""Is a model file whole? Most that are not were cut by a download, and every part of a GGUF file says where it is.
+"""What does the head of a model file say: is the file whole, and with which other files does it fit together?
 
 Only the head is read: metadata and the list of tensors with their places. A file that ends before its last tensor
-begins is cut; within the last tensor llama.cpp finds out. What is not understood is left to llama.cpp as well.
+begins is cut, as downloads leave them; within the last tensor llama.cpp finds out. What is not understood is left to
+llama.cpp as well.
 """
 
 import mmap
+import re
 import struct
 from pathlib import Path
 
+import msgspec
+
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-_MAX_PAIRS, _MAX_TENSORS = 100_000, 1_000_000
+_MAX_PAIRS, _MAX_TENSORS, _MAX_DIMENSIONS = 100_000, 1_000_000, 4
 _ALIGNMENT = b"general.alignment"
 
 # ggml's gguf.h: enum gguf_type, in bytes.
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _UINT32, _STRING, _ARRAY = 4, 8, 9
+_INTEGERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
+
+_PROJECTION = re.compile(r"clip\.(vision\.|audio\.)?projection_dim")
+_PROJECTOR = re.compile(r"clip\.(vision\.|audio\.)?projector_type")
+_NAME = re.compile(r"general\.(base_model\.\d+\.)?name")
+_OUTPUTS = {
+    "mlp": {"mm.2.weight": 1, "mm.3.bias": 0},
+    "ldp": {"mm.model.mb_block.1.block.2.1.bias": 0},
+    "ldpv2": {"mm.model.peg.0.bias": 0},
+    "resampler": {"resampler.proj.weight": 0},
+    "adapter": {"adapter.linear.dense_4h_to_h.weight": 1},
+}
+"""Which dimension of which tensor is the projector's width, as clip_n_mmproj_embd() in llama.cpp's tools/mtmd/clip.cpp
+has it. Of the kinds whose converters wrote something else as projection_dim; of all others that key is right.
+"""
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a file says that others must agree with."""
+
+    architecture: str = ""
+    """`clip`: a multimodal projector."""
+    width: int = 0
+    """Of the model's embeddings; 0: not said."""
+    names: tuple[str, ...] = ()
+    """Of the model, and of those that it was made from."""
+    projectors: tuple[str, ...] = ()
+    """llama.cpp's words for the kinds of projector in the file."""
+    projector_widths: tuple[int, ...] = ()
+    """Of the embeddings that they make."""
+    tokenizer: str = ""
+    n_tokens: int = 0
 
 
 class _NotUnderstood(Exception):
@@ -37,6 +73,10 @@ class _Reader:
         self.position += 8
         return int(struct.unpack_from("<Q", self._data, self.position - 8)[0])
 
+    def take_integer(self, kind: int) -> int:
+        self.position += _SIZES[kind]
+        return int(struct.unpack_from(_INTEGERS[kind], self._data, self.position - _SIZES[kind])[0])
+
     def take_string(self) -> bytes:
         length = self.take_uint64()
         start, self.position = self.position, self.position + length
@@ -53,13 +93,77 @@ class _Reader:
         if kind == _STRING:
             self.skip_strings(1)
         elif kind == _ARRAY:
-            element, count = self.take_uint32(), self.take_uint64()
-            if element == _STRING:
-                self.skip_strings(count)
-            else:
-                self.position += _measure(element) * count
+            self.skip_array()
         else:
             self.position += _measure(kind)
+
+    def skip_array(self) -> int:
+        """How many elements it has."""
+        element, count = self.take_uint32(), self.take_uint64()
+        if element == _STRING:
+            self.skip_strings(count)
+        else:
+            self.position += _measure(element) * count
+        return count
+
+
+def acquire_head(path: Path) -> Head | None:
+    """What `read_head` finds in a file. Raises OSError."""
+    with path.open("rb") as file:
+        return read_head(file.fileno())
+
+
+def read_head(descriptor: int) -> Head | None:
+    """The head of a GGUF file that is open; None for other files, and for one that is not understood."""
+    try:
+        with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
+            return _read_head(_Reader(data)) if data[: len(MAGIC)] == MAGIC else None
+    except (ValueError, OSError):  # it cannot be mapped
+        return None
+    except (struct.error, OverflowError, _NotUnderstood):
+        return None
+
+
+def _read_head(reader: "_Reader") -> Head:
+    n_tensors, n_pairs = _read_counts(reader)
+    texts: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+    for _ in range(n_pairs):
+        key, kind = reader.take_string().decode("utf-8", "replace"), reader.take_uint32()
+        if kind == _STRING and key.startswith(("general.", "clip.", "tokenizer.ggml.model")):
+            texts[key] = reader.take_string().decode("utf-8", "replace")
+        elif kind in _INTEGERS:
+            numbers[key] = reader.take_integer(kind)
+        elif key == "tokenizer.ggml.tokens" and kind == _ARRAY:
+            numbers[key] = reader.skip_array()
+        else:
+            reader.skip_value(kind)
+    projectors = tuple(dict.fromkeys(text for key, text in texts.items() if _PROJECTOR.fullmatch(key)))
+    widths = [number for key, number in numbers.items() if _PROJECTION.fullmatch(key)]
+    if any(projector in _OUTPUTS for projector in projectors):
+        widths = _read_outputs(reader, n_tensors, projectors) or widths
+    architecture = texts.get("general.architecture", "")
+    return Head(
+        architecture=architecture,
+        width=numbers.get(f"{architecture}.embedding_length", 0),
+        names=tuple(dict.fromkeys(text for key, text in texts.items() if _NAME.fullmatch(key) and text)),
+        projectors=projectors,
+        projector_widths=tuple(dict.fromkeys(widths)),
+        tokenizer=texts.get("tokenizer.ggml.model", ""),
+        n_tokens=numbers.get("tokenizer.ggml.tokens", 0),
+    )
+
+
+def _read_outputs(reader: "_Reader", n_tensors: int, projectors: tuple[str, ...]) -> list[int]:
+    outputs = {name: index for projector in projectors for name, index in _OUTPUTS.get(projector, {}).items()}
+    widths = []
+    for _ in range(n_tensors):
+        name = reader.take_string().decode("utf-8", "replace")
+        dimensions = [reader.take_uint64() for _ in range(min(reader.take_uint32(), _MAX_DIMENSIONS))]
+        reader.position += 4 + 8  # type and place
+        if name in outputs and outputs[name] < len(dimensions):
+            widths.append(dimensions[outputs[name]])
+    return widths
 
 
 def find_fault(path: Path) -> str:
@@ -81,9 +185,7 @@ def _find_fault(reader: _Reader, size: int) -> str:
         return "it is for machines with the other order of bytes"
     if version not in VERSIONS:
         return f"it is of GGUF version {version}, llama.cpp reads {VERSIONS[0]} and {VERSIONS[-1]}"
-    n_tensors, n_pairs = reader.take_uint64(), reader.take_uint64()
-    if n_tensors > _MAX_TENSORS or n_pairs > _MAX_PAIRS:
-        raise _NotUnderstood
+    n_tensors, n_pairs = _take_counts(reader)
     alignment = 32
     for _ in range(n_pairs):
         key, kind = reader.take_string(), reader.take_uint32()
@@ -101,6 +203,20 @@ def _find_fault(reader: _Reader, size: int) -> str:
     if n_tensors and begin >= size:
         return f"it is cut: it has {size:,} bytes, its last part begins after {begin:,}; the download did not finish"
     return ""
+
+
+def _read_counts(reader: _Reader) -> tuple[int, int]:
+    if reader.take_uint32() not in VERSIONS:
+        raise _NotUnderstood
+    return _take_counts(reader)
+
+
+def _take_counts(reader: _Reader) -> tuple[int, int]:
+    """Of tensors, and of metadata pairs."""
+    n_tensors, n_pairs = reader.take_uint64(), reader.take_uint64()
+    if n_tensors > _MAX_TENSORS or n_pairs > _MAX_PAIRS:
+        raise _NotUnderstood
+    return n_tensors, n_pairs
 
 
 def _measure(kind: int) -> int:

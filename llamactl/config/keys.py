@@ -607,7 +607,7 @@ DEFAULT_KEYS: tuple[Key, ...] = tuple(key for key in MODEL_KEYS if key.name not 
 DIRECTORY_KEYS: tuple[Key, ...] = (
     Key("path", "path", PATH, "The directory.", default="required"),
     Key("prefix", "prefix", TEXT, "Put before the name of each model.", default=""),
-    Key("recursive", "recursive", BOOLEAN, "Look into its subdirectories too (one level).", default="`true`"),
+    Key("recursive", "recursive", BOOLEAN, "Look into its subdirectories too, at any depth.", default="`true`"),
 )
 
 OTHER_NAMES = {

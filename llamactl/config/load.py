@@ -9,6 +9,7 @@ take the limit away. Without an older Config there is nothing to keep, and `Conf
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from msgspec.structs import replace
 
 from llamactl.config.assemble import Draft, assemble_config
 from llamactl.config.changes import show_setting
-from llamactl.config.discover import Found, find_models, parse_model_stem
+from llamactl.config.companions import Heads
+from llamactl.config.discover import Found, Places, find_models, list_undecided, sort_files
+from llamactl.config.heads import HeadReader, forget_heads
 from llamactl.config.keys import (
     DEFAULT_KEYS,
     DIRECTORY_KEYS,
@@ -29,8 +32,9 @@ from llamactl.config.keys import (
 )
 from llamactl.config.read import UnreadableError, describe_os_error, list_model_files, read_text, read_toml
 from llamactl.config.tables import Place, find_close_key, parse_table
+from llamactl.config.walk import MAX_ENTRIES, Walk, walk_directory
 from llamactl.paths import Paths
-from llamactl.settings import Config, GlobalSettings, ModelSettings, Problem
+from llamactl.settings import Config, FoundModels, GlobalSettings, ModelSettings, Problem
 
 _IN_MODELS_D = "models stand in files of their own, in models.d/NAME.toml"
 _IN_GLOBAL = "this key stands in llamactl.toml, which is for the whole machine"
@@ -46,9 +50,9 @@ _ABOVE_DEFAULTS = "this key is for the whole machine: it stands at the top of th
 _NOT_IN_DEFAULTS = _NOT_A_DEFAULT | _OF_A_DIRECTORY | dict.fromkeys(_OF_THE_MACHINE, _ABOVE_DEFAULTS)
 
 
-def load_config(paths: Paths, previous: Config | None = None) -> Config:
+def load_config(paths: Paths, previous: Config | None = None, read_heads: HeadReader = forget_heads) -> Config:
     """The whole configuration of `paths.config_dir`. With `previous`, files that cannot be read leave what they set
-    before as it was.
+    before as it was. `read_heads`: who reads the heads of model files, where those decide what belongs together.
     """
     problems: list[Problem] = []
     table = read_toml(paths.config_file, problems)
@@ -79,10 +83,21 @@ def load_config(paths: Paths, previous: Config | None = None) -> Config:
             continue
         _read_models(document, str(file), defaults, drafts, directories, problems)
     named_paths = {_resolve_quietly(draft.fields.get("path")) for draft in drafts}
-    for directory in directories:
-        drafts += _read_directory(directory, named_paths, problems)
+    contents = [_walk_directory(directory, problems) for directory in directories]
+    heads = read_heads([path for content in contents for path in content.list_undecided()])
+    found = []
+    for content in contents:
+        new = _find_drafts(content, heads, named_paths, problems)
+        found += _describe_found(content, new)
+        drafts += [draft for draft, _ in new]
     config = assemble_config(machine.settings, str(paths.config_file), drafts, kept_files, previous, problems)
-    return replace(config, defaults=machine.defaults, unusable=tuple(machine.unusable), unread=tuple(unread))
+    return replace(
+        config,
+        defaults=machine.defaults,
+        unusable=tuple(machine.unusable),
+        unread=tuple(unread),
+        found=tuple(found),
+    )
 
 
 def _find_missing(paths: Paths) -> list[Problem]:
@@ -282,54 +297,63 @@ def _read_directory_table(
     )
 
 
-def _read_directory(directory: _Directory, named_paths: set[str], problems: list[Problem]) -> list[Draft]:
-    place = directory.place
+@dataclass(frozen=True)
+class _Contents:
+    """What lies in a directory. `root` empty: it could not be read."""
+
+    directory: _Directory
+    root: str = ""
+    walk: Walk = field(default_factory=Walk)
+    places: Places = field(default_factory=dict)
+
+    def list_undecided(self) -> list[str]:
+        return [os.path.join(self.root, path) for path in list_undecided(self.places)]
+
+
+def _walk_directory(directory: _Directory, problems: list[Problem]) -> _Contents:
     problems += directory.problems
     try:
         root = os.path.realpath(directory.path, strict=True)
-        names, subdirectories = list_directory(root, directory.recursive)
+        walk = walk_directory(root, directory.recursive, MAX_ENTRIES)
     except (OSError, ValueError) as error:
         message = f"cannot read the directory {directory.path!r}: {describe_os_error(error)}"
-        problems.append(place.report(message, "path"))
+        problems.append(directory.place.report(message, "path"))
+        return _Contents(directory)
+    return _Contents(directory, root, walk, sort_files(walk.folders))
+
+
+def _find_drafts(
+    contents: _Contents, heads: Heads, named_paths: set[str], problems: list[Problem]
+) -> list[tuple[Draft, Found]]:
+    """The models of a directory that no table names, and what is to be said of it."""
+    directory, root, place = contents.directory, contents.root, contents.directory.place
+    if not root:
         return []
-    findings = find_models(names, subdirectories)
+    findings = find_models(contents.places, {os.path.relpath(path, root): head for path, head in heads.items()})
+    for path, why in contents.walk.unreadable:
+        problems.append(place.report(f"cannot read the directory {os.path.join(root, path)!r}: {why}", fatal=False))
     for path, remark in findings.remarks:
         problems.append(place.report(f"{os.path.join(root, path)!r} {remark}", fatal=False))
-    if not findings.models:
-        problems.append(place.report(f"there are no GGUF files in {directory.path!r}", "path", fatal=False))
-    drafts = []
-    for found in findings.models:
-        if _resolve_quietly(os.path.join(root, found.path)) not in named_paths:
-            drafts.append(_make_draft(directory, root, found))
-    return drafts
+    if contents.walk.is_cut:
+        message = f"{directory.path!r} has more than {MAX_ENTRIES:,} entries: the rest was not looked at"
+        problems.append(place.report(message, "path", "name the directories that hold models", fatal=False))
+    elif not findings.models:
+        where = "; its subdirectories are not looked into (recursive = false)" if contents.walk.has_more else ""
+        problems.append(place.report(f"there are no GGUF files in {directory.path!r}{where}", "path", fatal=False))
+    return [
+        (_make_draft(directory, root, found), found)
+        for found in findings.models
+        if _resolve_quietly(os.path.join(root, found.path)) not in named_paths
+    ]
 
 
-def list_directory(root: str, recursive: bool) -> tuple[list[str], dict[str, list[str]]]:
-    """Names of files in a directory, and by name of subdirectory the files in those. Raises OSError for the directory
-    itself.
-    """
-    names: list[str] = []
-    subdirectories: dict[str, list[str]] = {}
-    with os.scandir(root) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if not _is_directory(entry):
-                names.append(entry.name)
-            elif recursive:
-                try:
-                    files = os.listdir(entry.path)
-                except OSError:
-                    continue
-                subdirectories[entry.name] = [name for name in files if parse_model_stem(name) is not None]
-    return names, subdirectories
-
-
-def _is_directory(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
+def _describe_found(contents: _Contents, drafts: Sequence[tuple[Draft, Found]]) -> list[FoundModels]:
+    if not contents.root:
+        return []
+    places: dict[str, list[str]] = {}
+    for draft, found in drafts:
+        places.setdefault(os.path.dirname(found.path), []).append(draft.name)
+    return [FoundModels(path=contents.root, places={path: tuple(names) for path, names in places.items()})]
 
 
 def _make_draft(directory: _Directory, root: str, found: Found) -> Draft:

@@ -16,7 +16,7 @@ import msgspec
 
 from llamactl import __version__
 from llamactl.child.extra import choose_unenforced
-from llamactl.config import describe_changes, load_config
+from llamactl.config import HeadCache, describe_changes, load_config
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import Role, format_slug, format_unit
 from llamactl.paths import Paths
@@ -75,6 +75,7 @@ class Supervisor:
         self._counters = Counters()
         self._watchers = Watchers(self._list_statuses, self._control.tell)
         self._config = Config()
+        self._heads = HeadCache()
         self._events: deque[events.Event] = deque()
         self._dispatching = False
         self._timer: asyncio.TimerHandle | None = None
@@ -96,7 +97,7 @@ class Supervisor:
 
     async def start(self, admin_group: int | None, model_group: int | None) -> None:
         """Read the configuration, find what runs, listen. Raises ManagerError or OSError."""
-        self._take_config(await asyncio.to_thread(load_config, self._paths))
+        self._take_config(await asyncio.to_thread(load_config, self._paths, None, self._heads))
         await asyncio.to_thread(self._measurements.load)
         found = await self._units.open()
         self._keep_hidden(found)
@@ -141,7 +142,7 @@ class Supervisor:
         async with self._reloading:
             before = self._config
             # What cannot be read now stays as it was: a file half written takes no model away.
-            self._take_config(await asyncio.to_thread(load_config, self._paths, before))
+            self._take_config(await asyncio.to_thread(load_config, self._paths, before, self._heads))
             after = self._config
             self._warn_unenforced()
             self.dispatch(events.Configured(after))
@@ -155,6 +156,7 @@ class Supervisor:
                     name for name in after.models if before.models.get(name, after.models[name]) != after.models[name]
                 ),
                 settings=describe_changes(before.settings, after.settings),
+                found={found.path: found.places for found in after.found if found not in before.found},
                 invalid=tuple(name for name in after.invalid if name not in before.invalid),
                 problems=tuple(str(problem) for problem in after.problems),
                 fatal=sum(problem.fatal for problem in after.problems),

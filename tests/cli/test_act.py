@@ -280,6 +280,25 @@ def test_reload_without_changes_says_so() -> None:
 
 
 def test_reload_as_json() -> None:
-    result, _ = ask(answer(ReloadResult(id=1, removed=("a",))), "reload", "--json")
+    found = {"/srv/models": {"": ("b",)}}
+    result, _ = ask(answer(ReloadResult(id=1, removed=("a",), found=found)), "reload", "--json")
     lists = {"added": [], "changed": [], "removed": ["a"], "invalid": [], "settings": [], "problems": []}
-    assert json.loads(result.out) == lists
+    assert json.loads(result.out) == lists | {"found": {"/srv/models": {"": ["b"]}}}
+
+
+def test_reload_says_what_was_found_where() -> None:
+    places = {"": ("top",), "unsloth/Qwen3-GGUF": ("Qwen3-4B-Q4_K_M", "Qwen3-4B-Q8_0")}
+    result, _ = ask(answer(ReloadResult(id=1, added=("top",), found={"/srv/models": places, "/srv/no": {}})), "reload")
+    assert result.out.splitlines() == [
+        "added: top",
+        "found in /srv/models:",
+        "  top",
+        "  unsloth/Qwen3-GGUF: Qwen3-4B-Q4_K_M, Qwen3-4B-Q8_0",
+        "found in /srv/no: no models",
+    ]
+
+
+def test_reload_names_the_first_of_many_directories() -> None:
+    places = {f"d{number:02}": (f"m{number}",) for number in range(30)}
+    lines = ask(answer(ReloadResult(id=1, found={"/srv": places})), "reload")[0].out.splitlines()
+    assert lines[20:] == ["  d19: m19", "  and in 10 more directories: `llamactl check` shows all"]

@@ -79,6 +79,19 @@ def test_notes_alone_are_0(paths: Paths) -> None:
     assert result.out.startswith("note: ")
 
 
+def test_what_was_found_in_directories_is_shown(paths: Paths) -> None:
+    models = paths.config_dir.parent / "models"
+    (models / "publisher" / "repository").mkdir(parents=True)
+    for path in (add_model(paths), models / "publisher" / "repository" / "x-Q4.gguf"):
+        path.write_bytes(b"GGUF\3\0\0\0" + bytes(16))
+        path.chmod(0o644)
+    (paths.models_config_dir / "m.toml").write_text(f'[directories.d]\npath = "{models}"\nprefix = "d/"\n')
+    result = run(paths, "check")
+    assert result.out == f"found in {models}:\n  d/m\n  publisher/repository: d/x-Q4\n"
+    found = json.loads(run(paths, "check", "--json").out)["found"]
+    assert found == {str(models): {"": ["d/m"], "publisher/repository": ["d/x-Q4"]}}
+
+
 def test_as_json(paths: Paths) -> None:
     add_model(paths, "ctxx = 1")
     result = run(paths, "check", "--json")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.models import write_model, write_projector
 from tests.system.harness import PATHS, Llamactl
 
 
@@ -73,3 +74,56 @@ def test_directory_of_models_is_discovered(llamactl: Llamactl, tiny: dict[str, P
     llamactl.start()
     assert sorted(llamactl.list_models()) == ["deep", "one"]
     assert llamactl.chat("deep", max_tokens=2).status == 200
+
+
+def name_directory(path: Path, keys: str = "") -> None:
+    PATHS.models_config_dir.mkdir(parents=True, exist_ok=True)
+    (PATHS.models_config_dir / "found.toml").write_text(f'[directories.all]\npath = "{path}"\n{keys}\n')
+
+
+def test_directories_of_other_programs_are_used_as_they_are(
+    llamactl: Llamactl, tiny: dict[str, Path], tmp_models: Path
+) -> None:
+    studio = tmp_models / "publisher" / "repository"
+    repository = tmp_models / "models--org--Some-GGUF"
+    snapshot, blobs = repository / "snapshots" / f"{1:040}", repository / "blobs"
+    for directory in (studio, snapshot / "UD-Q4", blobs):
+        directory.mkdir(parents=True)
+    (studio / "studio-Q4_K_M.gguf").write_bytes(tiny["a"].read_bytes())
+    write_model(tmp_models / "big.gguf", tensors_per_shard=8)
+    (blobs / "single").write_bytes(tiny["b"].read_bytes())
+    (snapshot / "single-Q8_0.gguf").symlink_to("../../blobs/single")
+    for number, shard in enumerate(sorted(tmp_models.glob("big-*.gguf"))):
+        shard.rename(blobs / f"shard{number}")
+        (snapshot / "UD-Q4" / shard.name).symlink_to(f"../../../blobs/shard{number}")
+    (tmp_models / "current").symlink_to(".")
+    llamactl.start()
+    name_directory(tmp_models)
+    reloaded = llamactl.cli("reload")
+    assert reloaded.stdout.splitlines()[1:] == [
+        f"found in {tmp_models}:",
+        "  publisher/repository: studio-Q4_K_M",
+        f"  {snapshot.relative_to(tmp_models)}: single-Q8_0",
+        f"  {snapshot.relative_to(tmp_models)}/UD-Q4: big",
+    ]
+    assert llamactl.cli("check").stdout.splitlines() == reloaded.stdout.splitlines()[1:]
+    for name in ("studio-Q4_K_M", "single-Q8_0", "big"):
+        assert llamactl.chat(name, max_tokens=2).status == 200, name
+    assert llamactl.cli("reload").stdout == "nothing has changed\n"
+
+
+def test_supervisor_has_heads_of_projectors_read_by_its_child(
+    llamactl: Llamactl, tiny: dict[str, Path], tmp_models: Path
+) -> None:
+    for name in ("vision-Q4_K_M", "vision-Q8_0"):
+        (tmp_models / f"{name}.gguf").write_bytes(tiny["a"].read_bytes())
+    write_projector(tmp_models / "mmproj-F16.gguf", projector="mlp", width=64).chmod(0o644)
+    write_projector(tmp_models / "Qwen3.5-0.8B-mmproj-BF16.gguf", projector="qwen3vl_merger", width=1024)
+    llamactl.start()
+    name_directory(tmp_models)
+    reloaded = llamactl.cli("reload")
+    assert "Qwen3.5-0.8B-mmproj-BF16.gguf' is not used: it does not fit vision-Q4_K_M, vision-Q8_0" in reloaded.stderr
+    for name in ("vision-Q4_K_M", "vision-Q8_0"):
+        args = llamactl.get(f"/v1/models/{name}").json()["status"]["args"]
+        assert args[args.index("--mmproj") + 1] == f"{tmp_models}/mmproj-F16.gguf"
+    assert llamactl.chat("vision-Q8_0", max_tokens=2).status == 200

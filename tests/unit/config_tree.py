@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from llamactl.config import load_config
+from llamactl.config.heads import HeadReader, forget_heads
 from llamactl.paths import Paths
 from llamactl.settings import Config
 
@@ -39,8 +40,8 @@ class Tree:
         path = self.gguf(f"{name}.gguf")
         return self.file(f"{name}.toml", f'[models.{name}]\npath = "{path}"\n{keys}\n')
 
-    def load(self, previous: Config | None = None) -> Config:
-        return load_config(self.paths, previous)
+    def load(self, previous: Config | None = None, read_heads: HeadReader = forget_heads) -> Config:
+        return load_config(self.paths, previous, read_heads)
 
     def complaints(self) -> list[str]:
         """All problems, with file names shortened to what a test can name."""

@@ -9,6 +9,7 @@ import pytest
 from llamactl.config import check_config, explain_unreadable
 from llamactl.config.check import Reader, inspect_file
 from llamactl.settings import Problem
+from tests.models import write_model, write_projector
 from tests.unit.config_tree import Tree
 
 NOBODY = Reader()
@@ -254,3 +255,24 @@ def test_file_that_vanished_meanwhile_is_told(tree: Tree) -> None:
     path.unlink()
     [problem] = check_config(tree.paths, config, reader=NOBODY, top=tree.models, replaced=(), acl=lambda _: b"")
     assert problem.message == f"cannot look at '{path}': no such file or directory"
+
+
+# --- what heads say ---
+
+
+def test_projector_that_is_configured_as_a_model_is_told(tree: Tree) -> None:
+    write_projector(tree.models / "m.gguf").chmod(0o644)
+    tree.file("m.toml", f'[models.m]\npath = "{tree.models}/m.gguf"')
+    [problem] = check(tree)
+    assert problem.fatal
+    assert problem.message.endswith("it is a multimodal projector, not a model")
+
+
+def test_projector_that_does_not_fit_its_model_is_worth_a_note(tree: Tree) -> None:
+    write_model(tree.models / "m.gguf", n_embd=64).chmod(0o644)
+    for width in (64, 128):
+        write_projector(tree.models / f"p{width}.gguf", projector="mlp", width=width).chmod(0o644)
+        tree.file("m.toml", f'[models.m]\npath = "{tree.models}/m.gguf"\nmmproj = "{tree.models}/p{width}.gguf"')
+        problems = check(tree)
+        assert [(problem.where, problem.fatal) for problem in problems] == [("models.m.mmproj", False)] * (width == 128)
+    assert "p128.gguf' does not fit this model: it is for models with embeddings of length 128" in problems[0].message

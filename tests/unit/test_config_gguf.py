@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.config.gguf import find_fault
-from tests.models import write_model
+from llamactl.config.gguf import Head, acquire_head, find_fault
+from tests.models import write_model, write_projector
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +60,19 @@ def test_junk_in_the_head_ends_in_words(
 ) -> None:
     found = judge(tmp_path_factory.getbasetemp() / "junk.gguf", whole[:place] + junk + whole[place + len(junk) :])
     assert isinstance(found, str)
+
+
+@given(place=st.integers(4, 3000), junk=st.binary(min_size=1, max_size=16))
+def test_head_of_junk_is_a_head_or_nothing(
+    tmp_path_factory: pytest.TempPathFactory, whole: bytes, place: int, junk: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("junk") / "m.gguf"
+    path.write_bytes(whole[:place] + junk + whole[place + len(junk) :])
+    assert isinstance(acquire_head(path), Head | None)
+
+
+def test_width_of_a_projector_is_its_tensor_s_where_converters_write_another(tmp_path: Path) -> None:
+    for projector in ("mlp", "gemma3"):
+        head = acquire_head(write_projector(tmp_path / "p.gguf", projector=projector, width=96, hidden=32))
+        assert head is not None
+        assert (head.architecture, head.projectors, head.projector_widths) == ("clip", (projector,), (96,))

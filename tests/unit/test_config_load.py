@@ -447,13 +447,28 @@ def test_symlink_to_the_first_shard_finds_the_others_beside_its_target(tree: Tre
     assert tree.load().models["big"].files == tuple(files)
 
 
-def test_shards_that_are_links_to_other_names_are_refused(tree: Tree) -> None:
+def test_shards_that_are_links_to_other_names_are_given_as_links(tree: Tree) -> None:
+    links = []
     for number, blob in ((1, "aaa"), (2, "bbb")):
         tree.gguf(f"blobs/{blob}")
-        (tree.models / f"big-0000{number}-of-00002.gguf").symlink_to(f"blobs/{blob}")
+        links.append(tree.models / f"big-0000{number}-of-00002.gguf")
+        links[-1].symlink_to(f"blobs/{blob}")
+    tree.file("a.toml", f'[models.big]\npath = "{links[0]}"')
+    model = tree.load().models["big"]
+    assert model.path == str(links[0])
+    assert model.files == (*map(str, links), f"{tree.models}/blobs/aaa", f"{tree.models}/blobs/bbb")
+
+
+def test_shards_behind_links_to_links_are_refused(tree: Tree) -> None:
+    for number, blob in ((1, "aaa"), (2, "bbb")):
+        tree.gguf(f"blobs/{blob}")
+        (tree.models / blob).symlink_to(f"blobs/{blob}")
+        (tree.models / f"big-0000{number}-of-00002.gguf").symlink_to(blob)
     tree.file("a.toml", f'[models.big]\npath = "{tree.models}/big-00001-of-00002.gguf"')
     [complaint] = tree.complaints()
-    assert "symlinks to files with other names, as 'models/blobs/aaa'" in complaint
+    assert (
+        "its shard 'models/big-00001-of-00002.gguf' is a symlink that leads to its file by way of others" in complaint
+    )
 
 
 # --- names ---
