@@ -124,6 +124,12 @@ class Facts(_Value, frozen=True, kw_only=True):
     n_vocab: int = 0
     n_params: int = 0
     size_bytes: int = 0
+    ftype: str = ""
+    """How the weights are quantized, in llama.cpp's words (`Q4_K - Medium`)."""
+    vocab_type: int = 0
+    """Number of llama.cpp's kind of vocabulary (llama.h: llama_vocab_type)."""
+    build: str = ""
+    """llama.cpp's build, as it says it itself: `b` and a number, `-` and a commit."""
     extra_bufts: bool = True
     """False: this instance runs without llama.cpp's extra buffer types."""
     input_modalities: tuple[str, ...] = ("text",)

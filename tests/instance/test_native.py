@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +52,32 @@ def read_metrics(child: Child) -> dict[str, float]:
     assert (response.getheader("content-type") or "").startswith("text/plain; version=0.0.4")
     families = text_string_to_metric_families(text)
     return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+# --- llama.cpp's build ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/chat/completions", {"messages": MESSAGES}), ("/v1/completions", {"prompt": "hello"})]
+)
+def test_every_answer_of_openais_routes_tells_llama_cpps_build(
+    instance: Child, path: str, body: dict[str, Any]
+) -> None:
+    body = {**body, "max_tokens": 2, "ignore_eos": True, "stream_options": {"include_usage": True}}
+    build = instance.request("GET", "/props")[1]["build_info"]
+    assert re.match(r"b\d+-\w+", build)
+    assert instance.request("POST", path, body)[1]["system_fingerprint"] == build
+    chunks = [json.loads(event) for event in instance.stream(path, body) if event != "[DONE]"]
+    assert len(chunks) >= 3
+    assert {chunk["system_fingerprint"] for chunk in chunks} == {build}
+
+
+def test_each_chunk_of_a_native_stream_tells_how_long_the_prompt_is(instance: Child) -> None:
+    body = {"prompt": "hello", "n_predict": 3, "ignore_eos": True, "return_progress": True, "cache_prompt": False}
+    chunks = [json.loads(event) for event in instance.stream(NATIVE, body)]
+    n_prompt = len(instance.request("POST", "/tokenize", {"content": "hello", "add_special": True})[1]["tokens"])
+    assert {chunk["tokens_evaluated"] for chunk in chunks} == {n_prompt}
+    assert [chunk["id_slot"] for chunk in chunks[:-1]] == [-1] * (len(chunks) - 1)
 
 
 # --- /completion ------------------------------------------------------------------------------------

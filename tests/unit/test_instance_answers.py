@@ -1,4 +1,4 @@
-"""What does a stream say while the model says nothing?"""
+"""What does a stream say while the model says nothing, and where do tokens begin in a text?"""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from starlette.types import Message
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.jobs import EmbeddingRequest, Event, FailureEvent, FinishEvent, FinishReason, Job, Timings
 from llamactl.instance.http import responses as answers
-from llamactl.instance.http.formats import ChatShape, Frame
+from llamactl.instance.http.formats import ChatShape, Frame, TextPlaces, name_piece
 from llamactl.instance.http.responses import StreamedText
 
 FINISH = FinishEvent(FinishReason.STOP, 1, 0, 0, Timings(0, 1, 1.0, 0, 0.0))
@@ -55,3 +55,28 @@ def test_failure_is_an_http_error_only_as_long_as_nothing_was_sent(monkeypatch: 
     assert start["status"] == 200
     assert bodies[-1]["body"].startswith(b"event: error\ndata: ")
     assert not bodies[-1]["more_body"]
+
+
+@pytest.mark.parametrize(
+    ("echo", "pieces", "offsets"),
+    [
+        ("", [b"ab", b"\xe6", b"\xbc\xa2", b"c"], [0, 2, 2, 3]),
+        ("", [b"\xe6", b"\xe6", b"\xbc", b"\xa2", b"\xff", b"x"], [0, 1, 1, 1, 2, 3]),
+        ("", [b"a\xf0\x9f", b"\x99\x82b", b"c"], [0, 1, 3]),
+        ("hello!", [b"<s>", b" hello", b"!", b"x"], [0, 0, 5, 6]),
+        ("<s>hello", [b"<s>", b"hello", b"!"], [0, 3, 8]),
+        (" hello", [b"<s>", b" hello", b"!"], [0, 0, 6]),
+        ("\N{CJK UNIFIED IDEOGRAPH-6F22}", [b"<s>", b"\xe6\xbc", b"\xa2", b"\xff"], [0, 0, 0, 1]),
+    ],
+)
+def test_token_begins_with_the_character_that_it_is_part_of(echo: str, pieces: list[bytes], offsets: list[int]) -> None:
+    places = TextPlaces(echo)
+    assert [places.place(piece) for piece in pieces] == offsets
+
+
+def test_pieces_have_names_that_no_other_piece_has() -> None:
+    assert name_piece("é".encode()) == "é"
+    assert name_piece(b"\xe6\xbc") == r"bytes:\xe6\xbc"
+    assert name_piece(b" \xe6") == r"bytes: \xe6"
+    assert name_piece(b"\\xe6\xe6") == r"bytes:\x5cxe6\xe6"
+    assert len({name_piece(bytes([byte])) for byte in range(256)}) == 256

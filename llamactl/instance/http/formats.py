@@ -4,6 +4,8 @@ plain values and encoded once; and llama-server's own, for its own routes.
 A stream's chunks differ only in their text: all the rest is encoded when the stream begins.
 """
 
+import codecs
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +22,8 @@ from llamactl.instance.http.bodies import RerankBody
 encode_json = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
 _MISSING = object()
+_CONTINUES = re.compile(rb"[\x80-\xbf]")
+"""A piece that goes on with a character of UTF-8."""
 _LOWEST = -3.4028234663852886e38
 """llama-server's word for the logarithm of 0, which JSON does not have."""
 
@@ -49,6 +53,8 @@ class Frame:
     """What the shape of an answer depends on besides its text."""
 
     model: str
+    build: str = ""
+    """llama.cpp's, as answers tell it."""
     n_choices: int = 1
     """For each prompt."""
     n_top: int | None = None
@@ -60,8 +66,51 @@ class Frame:
     """Of llama-server's own answers, those that are told; None: all."""
     echoes: Sequence[str] = ()
     """Of each choice, the prompt that stands before its text."""
+    n_prompt: Sequence[int] = ()
+    """Tokens of each choice's prompt."""
     describe: Callable[[int], dict[str, Any]] = lambda index: {}
     """What an answer that tells it says of the request of a choice."""
+
+
+def name_piece(piece: bytes) -> str:
+    """A token's text; where it is part of a character, its bytes in OpenAI's notation (`bytes:\\xe6\\xbc`), or all such
+    tokens would have one name.
+    """
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(
+            chr(byte) if 0x20 <= byte < 0x7F and byte != ord("\\") else f"\\x{byte:02x}" for byte in piece
+        )
+
+
+class TextPlaces:
+    """Where in a choice's text do its tokens begin? In characters; a token that begins within a character begins with
+    it.
+
+    The echo may lack what stands before its own tokens: a BOS that the tokenizer has added, the space that some
+    vocabularies put before each first word.
+    """
+
+    def __init__(self, echo: str) -> None:
+        self._unmet = echo
+        """The echo, until a token of it has come."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._n_chars = 0
+
+    def place(self, piece: bytes) -> int:
+        """Of the next token."""
+        offset = self._n_chars
+        if self._decoder.getstate()[0] and not _CONTINUES.match(piece):
+            offset += 1  # the character before stays without its end, and is shown as one
+        text = self._decoder.decode(piece)
+        if self._unmet and not self._unmet.startswith(text):
+            if not text.startswith(" ") or not self._unmet.startswith(text[1:]):
+                return offset
+            text = text[1:]
+        self._unmet = ""
+        self._n_chars += len(text)
+        return offset
 
 
 class Shape(Protocol):
@@ -167,6 +216,7 @@ class ChatShape:
             "id": "chatcmpl-" + secrets.token_urlsafe(24),
             "created": int(time.time()),
             "model": frame.model,
+            "system_fingerprint": frame.build,
         }
         self._stream_head = {**self._head, "object": "chat.completion.chunk"}
         self._before = b"data: " + encode_json(self._stream_head)[:-1] + b',"choices":[{"index":'
@@ -223,13 +273,14 @@ class CompletionShape:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._lengths: dict[int, int] = {}
-        """Characters of each choice that have gone out."""
+        self._places: dict[int, TextPlaces] = {}
+        """Of each choice: its tokens may come in several chunks."""
         self._head = {
             "id": "cmpl-" + secrets.token_urlsafe(24),
             "object": "text_completion",
             "created": int(time.time()),
             "model": frame.model,
+            "system_fingerprint": frame.build,
         }
         self._before = b"data: " + encode_json(self._head)[:-1] + b',"choices":[{"index":'
 
@@ -270,25 +321,26 @@ class CompletionShape:
 
     def _format_logprobs(self, index: int, infos: Sequence[TokenInfo]) -> dict[str, Any]:
         """OpenAI's four lists, and llama-server's `content`."""
-        texts = [info.piece.decode(errors="replace") for info in infos]
-        offset, offsets = self._lengths.get(index, 0), []
-        for info, text in zip(infos, texts, strict=True):
-            offsets.append(offset)
-            is_shown = info.value is not None or self._frame.echoes[index].startswith(text)
-            offset += len(text) if is_shown else 0
-        self._lengths[index] = offset
+        places = self._places.get(index)
+        if places is None:
+            echo = self._frame.echoes[index] if self._frame.echoes else ""
+            places = self._places[index] = TextPlaces(echo)
         return {
-            "tokens": texts,
+            "tokens": [name_piece(info.piece) for info in infos],
             "token_logprobs": [_limit(info.value) for info in infos],
             "top_logprobs": [self._format_top(info) for info in infos],
-            "text_offset": offsets,
+            "text_offset": [places.place(info.piece) for info in infos],
             "content": format_probs(infos, self._frame),
         }
 
     def _format_top(self, info: TokenInfo) -> dict[str, float | None] | None:
+        """Of tokens that read alike the likeliest; the token itself in any case, as OpenAI has it."""
         if info.value is None:
             return None
-        return {piece.decode(errors="replace"): _limit(value) for _, piece, value in info.top[: self._frame.n_top]}
+        top: dict[str, float | None] = {}
+        for _, piece, value in (*info.top[: self._frame.n_top], (info.token, info.piece, info.value)):
+            top.setdefault(name_piece(piece), _limit(value))
+        return top
 
 
 class NativeShape:
@@ -313,15 +365,25 @@ class NativeShape:
                 "content": event.text,
                 "tokens": list(event.tokens),
                 "stop": False,
+                "id_slot": -1,
                 "tokens_predicted": event.n_generated,
+                "tokens_evaluated": self._frame.n_prompt[index],
                 **more,
             }
         )
 
     def progress(self, index: int, event: ProgressEvent) -> bytes:
-        return format_sse(
-            {"index": index, "content": "", "tokens": [], "stop": False, "prompt_progress": format_progress(event)}
-        )
+        chunk = {
+            "index": index,
+            "content": "",
+            "tokens": [],
+            "stop": False,
+            "id_slot": -1,
+            "tokens_predicted": 0,
+            "tokens_evaluated": self._frame.n_prompt[index],
+            "prompt_progress": format_progress(event),
+        }
+        return format_sse(chunk)
 
     def last(self, index: int, finish: FinishEvent) -> bytes:
         return format_sse(self._final(index, Answer(finish)))

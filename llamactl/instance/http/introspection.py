@@ -7,7 +7,6 @@ library of Prometheus is imported when /metrics is asked for, not before: starti
 from collections.abc import Iterator
 from typing import Any
 
-from llamactl import __version__
 from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.engine.sequence import Sequence
@@ -30,7 +29,7 @@ def format_props(service: Service) -> dict[str, Any]:
         "bos_token": vocabulary.text_of(vocabulary.bos),
         "eos_token": vocabulary.text_of(vocabulary.eos),
         "modalities": {"vision": False, "audio": False},
-        "build_info": f"llamactl {__version__}",
+        "build_info": service.facts.build,
         "is_sleeping": False,
     }
 

@@ -183,6 +183,7 @@ class Service:
             jobs.append(Job(request, index, mailbox))
         frame = Frame(
             model=self.settings.name,
+            build=self.facts.build,
             n_choices=n,
             n_top=n_top,
             post_sampling=bool(body.post_sampling_probs),
@@ -190,6 +191,7 @@ class Service:
             return_tokens=bool(body.return_tokens),
             fields=body.response_fields or None,
             echoes=[echo for echo in echoes for _ in range(n)],
+            n_prompt=[len(prompt) for prompt in prompts for _ in range(n)],
             describe=lambda index: self._describe(jobs[index]),
         )
         for job in jobs:

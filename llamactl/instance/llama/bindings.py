@@ -148,9 +148,30 @@ def load_extra() -> Extra:
 
 
 def _find_fit(directory: Path) -> Any | None:
-    """common_fit_params of llama.cpp's common library, which not every build ships, and wheels only outside of the
-    package.
-    """
+    """common_fit_params of llama.cpp's common library."""
+    fit = _find_common(
+        directory,
+        "_Z17common_fit_paramsPKcP18llama_model_paramsP20llama_context_paramsPfP32llama_model_tensor_buft_override"
+        "PmjPK22common_fit_extra_model14ggml_log_level",
+    )
+    if fit is not None:
+        fit.argtypes = [
+            ctypes.c_char_p,
+            ctypes.POINTER(llama.llama_model_params),
+            ctypes.POINTER(llama.llama_context_params),
+            ctypes.POINTER(ctypes.c_float),
+            ctypes.POINTER(TensorBufferOverride),
+            ctypes.POINTER(ctypes.c_size_t),
+            ctypes.c_uint32,
+            ctypes.c_void_p,
+            ctypes.c_int,
+        ]
+        fit.restype = ctypes.c_int
+    return fit
+
+
+def _find_common(directory: Path, name: str) -> Any | None:
+    """A function of llama.cpp's common library, which not every build ships, and wheels only outside of the package."""
     for path in (directory / "libllama-common.so", directory.parents[1] / "lib" / "libllama-common.so"):
         if not path.exists():
             continue
@@ -159,26 +180,20 @@ def _find_fit(directory: Path) -> Any | None:
             common = ctypes.CDLL(str(path))
         except OSError:
             continue
-        fit = _find_symbol(
-            common,
-            "_Z17common_fit_paramsPKcP18llama_model_paramsP20llama_context_paramsPfP32llama_model_tensor_buft_override"
-            "PmjPK22common_fit_extra_model14ggml_log_level",
-        )
-        if fit is not None:
-            fit.argtypes = [
-                ctypes.c_char_p,
-                ctypes.POINTER(llama.llama_model_params),
-                ctypes.POINTER(llama.llama_context_params),
-                ctypes.POINTER(ctypes.c_float),
-                ctypes.POINTER(TensorBufferOverride),
-                ctypes.POINTER(ctypes.c_size_t),
-                ctypes.c_uint32,
-                ctypes.c_void_p,
-                ctypes.c_int,
-            ]
-            fit.restype = ctypes.c_int
-            return fit
+        function = _find_symbol(common, name)
+        if function is not None:
+            return function
     return None
+
+
+@cache
+def read_build() -> str:
+    """llama.cpp's build as llama-server says it: `b`, a number, `-`, a commit. 0 where the library does not tell."""
+    tell = _find_common(Path(llama._base_path), "_Z16llama_build_infov")
+    if tell is None:
+        return f"b0-{read_version() or 'unknown'}"
+    tell.argtypes, tell.restype = [], ctypes.c_char_p
+    return str(tell().decode(errors="replace"))
 
 
 def _find_symbol(library: Any, name: str) -> Any | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from llamactl.child.orders import ChildEnvironment
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.llama.bindings import load_extra
+from llamactl.instance.llama.bindings import load_extra, read_build
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.log import LlamaLog
 from llamactl.instance.llama.memory import read_device_name
@@ -163,6 +163,9 @@ class LoadedModel:
             n_vocab=self.vocabulary.n_tokens,
             n_params=llama.llama_model_n_params(self.pointer),
             size_bytes=llama.llama_model_size(self.pointer),
+            ftype=(llama.llama_ftype_name(llama.llama_model_ftype(self.pointer)) or b"").decode(errors="replace"),
+            vocab_type=llama.llama_vocab_type(self.vocabulary.pointer),
+            build=read_build(),
             extra_bufts=extra_bufts,
         )
 
