@@ -67,7 +67,7 @@ class RequestRecord:
         self.path = path
         self.request_id = request_id
         self.id_line = id_line = b"X-Request-Id: %b\r\n" % request_id
-        self.added = id_line + cors
+        self.added = id_line + cors if cors else id_line
         """Header lines that every answer to this request gets."""
         self.began_s = now_s
 

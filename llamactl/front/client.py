@@ -51,6 +51,10 @@ class _Wait(Enum):
     IDLE = auto()
 
 
+# To look a member up in its class takes as long as to call a function, in Python 3.11.
+_FIRST, _AWAITS_HEAD, _AWAITS_BODY, _IDLE = _Wait
+
+
 class Running(Protocol):
     """A request that is being answered."""
 
@@ -112,7 +116,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._sending: SendWatch | None = None
         """From the first time on that the client was behind."""
-        self._wait = _Wait.FIRST
+        self._wait = _FIRST
         self._since_s = 0.0
 
     # --- for the loop ---
@@ -131,6 +135,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         return READ_VIEW
 
     def buffer_updated(self, nbytes: int) -> None:
+        if not self._answering and self._head is None and not self.congested and self._linger is None:
+            data = bytes(READ_VIEW[:nbytes])
+            whole = self._reader.take_whole(data)
+            if whole is not None:
+                self._take_whole(*whole)
+            else:
+                self._take_data(data)
+            return
         if self._linger is not None:
             return
         if self._stream is not None and self._reader.pass_over(nbytes):
@@ -141,12 +153,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             if self._tunnel.congested:
                 self._pause(_BODY)
             return
-        data = bytes(READ_VIEW[:nbytes])
-        if not self._answering and self._head is None and not self.congested:
-            whole = self._reader.take_whole(data)
-            if whole is not None:
-                self._take_whole(*whole)
-                return
+        self._take_data(bytes(READ_VIEW[:nbytes]))
+
+    def _take_data(self, data: bytes) -> None:
         self._reader.feed(data)
         if not self._answering or self._stream is not None:
             self._advance()
@@ -229,13 +238,13 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _take_whole(self, head: RequestHead, body: bytes) -> None:
         """A request that has come in one piece, and whose head has been read before."""
         self.record = self._front.make_record(head)
-        if len(body) > HELD_BYTES or len(body) > self._front.settings.max_body_bytes:
-            self._head = head
-            self._take_body(body)
-            if self._linger is None:
-                self._take_end()
+        if len(body) <= self._front.max_held_bytes:
+            self._dispatch(head, body)
             return
-        self._dispatch(head, body)
+        self._head = head
+        self._take_body(body)
+        if self._linger is None:
+            self._take_end()
 
     def _take_head(self, head: RequestHead) -> None:
         self._head = head
@@ -372,8 +381,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # --- answers ---
 
     def may_keep_alive(self, head: RequestHead) -> bool:
-        front = self._front
-        return head.keep_alive and self._stream is None and not front.stopping and not front.draining
+        return head.keep_alive and self._stream is None and not self._front.leaving
 
     def send(self, data: bytes) -> None:
         if self._outlet is not None:
@@ -419,7 +427,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._running = None
         self._answering = False
         self._finish_record()
-        if self._transport is None or self._transport.is_closing():
+        transport = self._transport
+        if transport is None or transport.is_closing():
             return
         if keep_alive and self._stream is None and not self._front.stopping:
             self._go_on()
@@ -477,7 +486,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         record = self.record
         if record is not _NO_RECORD:
             self.record = _NO_RECORD
-            record.is_cut = cut
+            if cut:
+                record.is_cut = True
             self._front.take_record(record)
 
     def _refuse(self, status: int, answer: bytes) -> None:
@@ -566,11 +576,11 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _note_wait(self) -> None:
         """The client has to send something now: from when on is it late?"""
-        wait = _Wait.BODY if self._head is not None else _Wait.HEAD if self._reader.buffered_bytes else _Wait.IDLE
-        if wait is not self._wait or wait is not _Wait.HEAD:
+        wait = _AWAITS_BODY if self._head is not None else _AWAITS_HEAD if self._reader.buffered_bytes else _IDLE
+        if wait is not self._wait or wait is not _AWAITS_HEAD:
             self._wait = wait
             self._since_s = self._front.loop.time()
-        if wait is not _Wait.IDLE or self._timer is None:
+        if wait is not _IDLE or self._timer is None:
             self._arm()
 
     def _find_limit_s(self) -> float:
@@ -578,11 +588,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         settings = self._front.settings
         if self._linger is not None or self._tunnel is not None:
             return 0.0
-        if self._wait is _Wait.BODY and self._head is not None:
+        if self._wait is _AWAITS_BODY and self._head is not None:
             return 0.0 if self._paused & _BODY else settings.body_timeout_s
         if self._answering:
             return 0.0
-        if self._wait is _Wait.IDLE:
+        if self._wait is _IDLE:
             if self._front.draining:
                 return min(settings.keepalive_timeout_s or DRAIN_IDLE_S, DRAIN_IDLE_S)
             return settings.keepalive_timeout_s
@@ -606,10 +616,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         if self._front.loop.time() < self._since_s + limit_s:
             self._arm()
-        elif self._wait in (_Wait.FIRST, _Wait.IDLE):
+        elif self._wait in (_FIRST, _IDLE):
             self._close()
         else:
-            what = "head has not come" if self._wait is _Wait.HEAD else "body has not gone on"
+            what = "head has not come" if self._wait is _AWAITS_HEAD else "body has not gone on"
             if self._head is None:
                 self.record = self._front.make_record(None)
             self._refuse(408, format_wire_error(408, f"its {what} for {limit_s:g} s", self.record.added))

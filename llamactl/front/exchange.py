@@ -124,10 +124,12 @@ class Exchange:
             self._queue_timer = loop.call_later(limit_s, self._end_wait_in_vain, limit_s)
 
     def _stop_timers(self) -> None:
-        for timer in (self._comment_timer, self._queue_timer):
-            if timer is not None:
-                timer.cancel()
-        self._comment_timer = self._queue_timer = None
+        if self._comment_timer is not None:
+            self._comment_timer.cancel()
+            self._comment_timer = None
+        if self._queue_timer is not None:
+            self._queue_timer.cancel()
+            self._queue_timer = None
 
     def _comment(self) -> None:
         """Tell a client that wants a stream how far its model is."""
@@ -250,11 +252,27 @@ class Exchange:
                 self._record.take_usage(self._tail[-TAIL_BYTES:])
             self._finish(self._keep_alive)
 
+    def take_whole(self, head: ResponseHead, body: bytes) -> None:
+        """As take_response, for what most answers are."""
+        if self._commented:
+            self.take_response(head, body, True)
+            return
+        request, record, client = self._head, self._record, self._client
+        record.first_byte_s = time.monotonic() - record.began_s
+        record.status = head.status
+        record.sent_bytes = len(body)
+        self._started = True
+        keep_alive = client.may_keep_alive(request)
+        client.send(format_client_head(head, request.minor, keep_alive, False, record.added) + body)
+        if head.may_tell_usage:
+            record.take_usage(body[-TAIL_BYTES:])
+        self._finish(keep_alive)
+
     def _begin_response(self, head: ResponseHead) -> bytes:
         request = self._head
         record = self._record
         record.first_byte_s = time.monotonic() - record.began_s
-        self._tail = b"" if head.status == 200 and head.may_tell_usage else None
+        self._tail = b"" if head.may_tell_usage else None
         self._started = True
         self._body = b""
         if self._commented:

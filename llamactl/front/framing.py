@@ -46,6 +46,10 @@ class _Stage(Enum):
     COMPLETE = auto()
 
 
+# To look a member up in its class takes as long as to call a function, in Python 3.11.
+_HEAD, _LENGTH, _CHUNKED, _CLOSE, _COMPLETE = _Stage
+
+
 class ChunkDecoder:
     """RFC 9112 7.1, strictly. Extensions are ignored, trailers are read and dropped."""
 
@@ -114,7 +118,7 @@ class _Reader:
     def __init__(self) -> None:
         self._data = b""
         self._pos = 0
-        self._stage = _Stage.HEAD
+        self._stage = _HEAD
         self._left = 0
         self._chunks = ChunkDecoder()
         self._last_bytes = b""
@@ -140,22 +144,15 @@ class _Reader:
 
     def pass_over(self, nbytes: int) -> bool:
         """Count bytes as fed and taken that are wholly part of a body, and the next to come; False: feed them."""
-        if self._stage is not _Stage.LENGTH or nbytes > self._left or self._pos != len(self._data):
+        if self._stage is not _LENGTH or nbytes > self._left or self._pos != len(self._data):
             return False
         self._left -= nbytes
         if not self._left:
-            self._stage = _Stage.COMPLETE
+            self._stage = _COMPLETE
         return True
 
-    def _take_repeated(self, data: bytes) -> bytes | None:
-        """The body, where `data` is one message with the head of the last one: most are. None: feed it."""
-        if len(data) != self._last_size or self._data or self._stage is not _Stage.HEAD:
-            return None
-        raw = self._last_bytes
-        return data[len(raw) :] if data.startswith(raw) else None
-
     def _end_message(self) -> None:
-        self._stage = _Stage.HEAD
+        self._stage = _HEAD
         if self._pos == len(self._data):  # a connection that waits for its next message holds nothing of the last one
             self._data, self._pos = b"", 0
 
@@ -173,30 +170,30 @@ class _Reader:
 
     def _begin_length(self, length: int) -> None:
         self._left = length
-        self._stage = _Stage.LENGTH if length else _Stage.COMPLETE
+        self._stage = _LENGTH if length else _COMPLETE
 
     def _begin_chunked(self) -> None:
         self._chunks = ChunkDecoder()
-        self._stage = _Stage.CHUNKED
+        self._stage = _CHUNKED
 
     def _next_piece(self) -> bytes | None:
         """The next bytes of the body; None where there are none yet. Moves on to COMPLETE behind the last one."""
         data, pos = self._data, self._pos
         if pos == len(data):
             return None
-        if self._stage is _Stage.CHUNKED:
+        if self._stage is _CHUNKED:
             piece, self._pos = self._chunks.decode(data, pos)
             if self._chunks.done:
-                self._stage = _Stage.COMPLETE
+                self._stage = _COMPLETE
             return piece
-        if self._stage is _Stage.CLOSE:
+        if self._stage is _CLOSE:
             self._pos = len(data)
             return data[pos:] if pos else data
         piece = data if not pos and len(data) <= self._left else data[pos : pos + self._left]
         self._pos = pos + len(piece)
         self._left -= len(piece)
         if self._left == 0:
-            self._stage = _Stage.COMPLETE
+            self._stage = _COMPLETE
         return piece
 
 
@@ -210,14 +207,16 @@ class RequestReader(_Reader):
         self._last: RequestHead | None = None
 
     def take_whole(self, data: bytes) -> tuple[RequestHead, bytes] | None:
-        """Head and body, where `data` is one message with the head of the last one. None: feed it."""
-        body = self._take_repeated(data)
-        return None if body is None or self._last is None else (self._last, body)
+        """Head and body, where `data` is one message with the head of the last one: most are. None: feed it."""
+        head, raw = self._last, self._last_bytes
+        if head is None or len(data) != self._last_size or not data.startswith(raw):
+            return None
+        return None if self._data or self._stage is not _HEAD else (head, data[len(raw) :])
 
     def next_event(self) -> RequestEvent:
         """Head, pieces of the body (never empty), END; then the next request. None: feed more. Raises WireError."""
         while True:
-            if self._stage is _Stage.HEAD:
+            if self._stage is _HEAD:
                 raw = self._take_head()
                 if raw is None:
                     return None
@@ -233,7 +232,7 @@ class RequestReader(_Reader):
                 else:
                     self._begin_length(max(head.content_length, 0))
                 return head
-            if self._stage is _Stage.COMPLETE:
+            if self._stage is _COMPLETE:
                 self._end_message()
                 return END
             piece = self._next_piece()
@@ -262,9 +261,13 @@ class ResponseReader(_Reader):
         self._may_switch = may_switch
 
     def take_whole(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
-        """See RequestReader.take_whole."""
-        body = None if self._to_head else self._take_repeated(data)
-        return None if body is None or self._last is None else (self._last, body)
+        """Head and body, where `data` is one message with the head of the last one, which says its length. None:
+        feed it.
+        """
+        head, raw = self._last, self._last_bytes
+        if head is None or len(data) != self._last_size or not data.startswith(raw):
+            return None
+        return None if self._to_head or self._data or self._stage is not _HEAD else (head, data[len(raw) :])
 
     def next_event(self) -> ResponseEvent:
         """Head, pieces of the body (never empty), END; interim responses (1xx) are dropped. None: feed more.
@@ -272,7 +275,7 @@ class ResponseReader(_Reader):
         Raises WireError.
         """
         while True:
-            if self._stage is _Stage.HEAD:
+            if self._stage is _HEAD:
                 raw = self._take_head()
                 if raw is None:
                     return None
@@ -286,7 +289,7 @@ class ResponseReader(_Reader):
                 if head.status == 101:
                     if not self._may_switch:
                         raise WireError(502, "unwanted change of protocols")
-                    self._stage = _Stage.CLOSE
+                    self._stage = _CLOSE
                     return head
                 if head.status < 200:
                     continue
@@ -297,9 +300,9 @@ class ResponseReader(_Reader):
                 elif head.content_length >= 0:
                     self._begin_length(head.content_length)
                 else:
-                    self._stage = _Stage.CLOSE
+                    self._stage = _CLOSE
                 return head
-            if self._stage is _Stage.COMPLETE:
+            if self._stage is _COMPLETE:
                 self._end_message()
                 return END
             piece = self._next_piece()
@@ -310,4 +313,4 @@ class ResponseReader(_Reader):
 
     def finish(self) -> bool:
         """The peer has closed. True: that was the end of a body without a length, so the answer is complete."""
-        return self._stage is _Stage.CLOSE
+        return self._stage is _CLOSE

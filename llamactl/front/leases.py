@@ -139,7 +139,8 @@ class LeaseTable:
         self._pending: dict[Asked, Pending] = {}
         self._sent: dict[int, Pending] = {}
         self._places: dict[Waiter, Pending | Lease] = {}
-        self._idle: list[Lease] = []
+        self.idle: list[Lease] = []
+        """What flush_idle is to tell of, IDLE_DELAY_S from now."""
         self.max_queue = self.max_queue_total = 0
         """Requests that may wait for one model, and in all; 0: any number."""
 
@@ -168,7 +169,11 @@ class LeaseTable:
         lease = self._leases.get(name) or self._aliases.get(name)
         if lease is None or lease.draining:
             return None
-        self._count(lease, (waiter,), touch, now_s)
+        lease.in_flight += 1
+        if touch:
+            lease.started[waiter] = now_s
+            if not lease.told_busy and self._connected:
+                self._tell_busy(lease, now_s)
         return lease
 
     def release(
@@ -188,8 +193,8 @@ class LeaseTable:
         if self._connected:
             if lease.wanted:
                 self._tell_idle(lease)
-            elif lease.told_busy and lease not in self._idle:
-                self._idle.append(lease)
+            elif lease.told_busy and lease not in self.idle:
+                self.idle.append(lease)
         return []
 
     def leave(self, waiter: Waiter) -> None:
@@ -273,7 +278,7 @@ class LeaseTable:
         self._connected = False
         self._lost_s = now_s
         self.outbox.clear()
-        self._idle.clear()
+        self.idle.clear()
         self._sent.clear()
         for pending in self._pending.values():
             pending.id = 0
@@ -304,14 +309,9 @@ class LeaseTable:
                     outcomes.append(Refused(waiter, _format_no_supervisor(pending.asked.name)))
         return outcomes
 
-    @property
-    def idle_to_tell(self) -> bool:
-        """Whether flush_idle has something to do, IDLE_DELAY_S from now."""
-        return bool(self._idle)
-
     def flush_idle(self) -> None:
         """Tell of the models that went idle and stayed so."""
-        idle, self._idle = self._idle, []
+        idle, self.idle = self.idle, []
         for lease in idle:
             if not lease.in_flight and not lease.gone and lease.told_busy:
                 self._tell_idle(lease)
@@ -357,10 +357,12 @@ class LeaseTable:
         started = lease.started
         if waiter not in started:
             return
+        if now_s - lease.told_since_s < SINCE_INTERVAL_S:
+            del started[waiter]
+            return
         was_oldest = next(iter(started)) == waiter
         del started[waiter]
-        due = now_s - lease.told_since_s >= SINCE_INTERVAL_S
-        if due and was_oldest and started and lease.told_busy and not lease.gone and self._connected:
+        if was_oldest and started and lease.told_busy and not lease.gone and self._connected:
             self._tell_busy(lease, now_s)
 
     def _tell_busy(self, lease: Lease, now_s: float) -> None:

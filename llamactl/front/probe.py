@@ -62,6 +62,9 @@ class Probe:
         self._upstream = upstream
         upstream.send(self, b"GET %b HTTP/1.1\r\nHost: llamactl\r\n\r\n" % self._path, b"", False)
 
+    def take_whole(self, head: ResponseHead, body: bytes) -> None:
+        self.take_response(head, body, True)
+
     def take_response(self, head: ResponseHead | None, body: bytes, ended: bool) -> None:
         if head is not None:
             self._status = head.status

@@ -14,6 +14,7 @@ from typing import Any
 
 from llamactl.errors import LlamactlError
 from llamactl.front.access import AccessLog, RequestRecord, choose_request_id
+from llamactl.front.body import HELD_BYTES
 from llamactl.front.client import ClientConnection
 from llamactl.front.control import Control
 from llamactl.front.guard import Guard
@@ -58,8 +59,12 @@ class Front:
         self.stopping = False
         self.draining = False
         """Another process has taken over the listening sockets."""
+        self.leaving = False
+        """One of both: no connection is kept for another request."""
         self.settings = FrontSettings()
         """Until the supervisor says what they are."""
+        self.max_held_bytes = min(HELD_BYTES, self.settings.max_body_bytes)
+        """Bodies up to this size are taken whole."""
         self.guard = Guard(self.settings)
         self.access = AccessLog(log, self.settings.access_log)
         self.tally = Tally()
@@ -92,7 +97,7 @@ class Front:
 
     async def stop(self, limit_s: float) -> int:
         """Take no new connection, let answers end for `limit_s`, then cut. Returns how many were cut."""
-        self.stopping = True
+        self.stopping = self.leaving = True
         for server in self._servers:
             server.close()
         self.subscribers.close()
@@ -115,7 +120,7 @@ class Front:
 
     def drain(self) -> None:
         """Another process has taken over the sockets: end what has begun, however long it takes."""
-        self.draining = True
+        self.draining = self.leaving = True
         for server in self._servers:
             server.close()
         self.subscribers.close()
@@ -150,7 +155,8 @@ class Front:
     def take_record(self, record: RequestRecord) -> None:
         """A request has ended."""
         now_s = monotonic()
-        record.end_wait(now_s)
+        if record.queued_s:
+            record.end_wait(now_s)
         self.tally.count(record, now_s)
         if self.access.is_on:
             self.access.write(record, now_s)
@@ -167,6 +173,7 @@ class Front:
         self.leases.max_queue, self.leases.max_queue_total = settings.max_queue, settings.max_queue_total
         if settings != self.settings:
             self.settings = settings
+            self.max_held_bytes = min(HELD_BYTES, settings.max_body_bytes)
             self.unknown_names.clear()
             self.guard = Guard(settings)
             self.access = AccessLog(self.log, settings.access_log)
@@ -199,7 +206,7 @@ class Front:
             self._flush()
         if outcomes:
             self._apply(outcomes)
-        if self._idle_timer is None and self.leases.idle_to_tell:
+        if self._idle_timer is None and self.leases.idle:
             self._idle_timer = self.loop.call_later(IDLE_DELAY_S, self._flush_idle)
 
     def leave_queue(self, waiter: Any) -> None:

@@ -77,5 +77,6 @@ class Tally:
         counts.duration.add(now_s - record.began_s)
         counts.received_bytes += record.received_bytes
         counts.sent_bytes += record.sent_bytes
-        counts.prompt_tokens += record.prompt_tokens
-        counts.completion_tokens += record.completion_tokens
+        if record.completion_tokens or record.prompt_tokens:
+            counts.prompt_tokens += record.prompt_tokens
+            counts.completion_tokens += record.completion_tokens

@@ -26,6 +26,9 @@ class Receiver(Protocol):
     def take_response(self, head: ResponseHead | None, body: bytes, ended: bool) -> None:
         """The next part of the answer: a head at most once, any bytes of the body, and whether that was all."""
 
+    def take_whole(self, head: ResponseHead, body: bytes) -> None:
+        """The answer, in one piece, and its head says its length."""
+
     def take_room(self) -> None:
         """More of the request can be sent."""
 
@@ -132,7 +135,8 @@ class Upstream(asyncio.BufferedProtocol):
             whole = self._reader.take_whole(data)
             if whole is not None:
                 self._keep_alive = whole[0].keep_alive
-                self._end_answer(receiver, *whole)
+                self._end_answer()
+                receiver.take_whole(*whole)
                 return
         self._reader.feed(data)
         try:
@@ -154,29 +158,31 @@ class Upstream(asyncio.BufferedProtocol):
             if type(event) is bytes:
                 body = body + event if body else event
             elif event is End.END:
-                self._end_answer(receiver, head, body)
+                self._end_answer()
+                receiver.take_response(head, body, True)
                 return
             else:
                 assert isinstance(event, ResponseHead)
                 head = event
                 self._keep_alive = event.keep_alive
 
-    def _end_answer(self, receiver: Receiver, head: ResponseHead | None, body: bytes) -> None:
+    def _end_answer(self) -> None:
+        """The connection is free for another request, if it can be."""
         self._receiver = None
         # A request that is not wholly sent, or bytes behind the answer: the next answer could be told wrong.
         assert self._transport is not None
-        clean = not self._reader.buffered_bytes and not self._transport.get_write_buffer_size()
+        clean = not self._transport.get_write_buffer_size() and not self._reader.buffered_bytes
         if self._stream is not None:
             clean = clean and self._stream.sent_whole
             self._stream.detach()
             self._stream = None
         self.fresh = False
-        self.resume()
+        if self._paused:
+            self.resume()
         if clean and self._keep_alive:
             self._pool.keep(self)
         else:
             self._close()
-        receiver.take_response(head, body, True)
 
     def pause_writing(self) -> None:
         self.congested = True
@@ -253,7 +259,9 @@ class UpstreamPool:
                 return
 
     def keep(self, upstream: Upstream) -> None:
-        idle = self._idle.setdefault(upstream.key, [])
+        idle = self._idle.get(upstream.key)
+        if idle is None:
+            idle = self._idle[upstream.key] = []
         if len(idle) < MAX_IDLE_PER_INSTANCE:
             idle.append(upstream)
         else:

@@ -65,7 +65,7 @@ class Head:
 
 
 class RequestHead(Head):
-    __slots__ = ("expect_continue", "method", "passed_by", "path", "query", "target", "upgrade")
+    __slots__ = ("expect_continue", "is_form", "method", "passed_by", "path", "query", "target", "upgrade")
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,28 +79,19 @@ class RequestHead(Head):
         """The protocol that the client would change to, if it is one that is let through: `websocket`."""
         self.passed_by: object = None
         """Whose rules have found that such a request is passed on to the model that its body names."""
-
-    @property
-    def is_form(self) -> bool:
-        return self.content_type.startswith(b"multipart/form-data")
+        self.is_form = False
 
 
 class ResponseHead(Head):
-    __slots__ = ("reason", "status")
+    __slots__ = ("is_event_stream", "may_tell_usage", "reason", "status")
 
     def __init__(self) -> None:
         super().__init__()
         self.status = 0
         self.reason = b""
-
-    @property
-    def is_event_stream(self) -> bool:
-        return self.content_type.startswith(b"text/event-stream")
-
-    @property
-    def may_tell_usage(self) -> bool:
-        """Whether the body is of a kind that ends with the tokens it took."""
-        return self.content_type.startswith((b"application/json", b"text/event-stream"))
+        self.is_event_stream = False
+        self.may_tell_usage = False
+        """Whether the body may end with the tokens that it took."""
 
 
 class _Collector:
@@ -162,6 +153,7 @@ def parse_request_head(head: bytes) -> RequestHead:
     if hosts > 1 or (hosts == 0 and request.minor == 1):
         raise WireError(400, "one Host header is needed")
     options = _read_framing(request, is_request=True)
+    request.is_form = request.content_type.startswith(b"multipart/form-data")
     if request.upgrade and (b"upgrade" not in options or request.minor == 0 or request.has_body):
         request.upgrade = b""  # any other protocol (h2c) could carry requests past us
     return request
@@ -177,6 +169,9 @@ def parse_response_head(head: bytes) -> ResponseHead:
     response.headers = found.headers
     response.minor = _parse_minor(parser.get_http_version())
     _read_framing(response, is_request=False)
+    response.is_event_stream = response.content_type.startswith(b"text/event-stream")
+    is_json = response.content_type.startswith(b"application/json")
+    response.may_tell_usage = response.status == 200 and (is_json or response.is_event_stream)
     return response
 
 

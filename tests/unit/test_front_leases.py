@@ -100,10 +100,10 @@ def test_idle_is_told_once_things_are_quiet() -> None:
     lease = hold(table)
     table.release(lease, 5.0)
     assert take(table) == []
-    assert table.idle_to_tell
+    assert table.idle
     table.flush_idle()
     assert take(table) == [IdleNotice(model="a", generation="g1", last_used_s=5.0)]
-    assert not table.idle_to_tell
+    assert not table.idle
     table.acquire("x", Asked("a"), 6.0)
     assert take(table) == [BusyNotice(model="a", generation="g1")]
 
