@@ -141,14 +141,14 @@ def test_jobs_that_come_and_go_at_random_leave_llama_cpps_memory_as_the_slots_sa
             if isinstance(event, FinishEvent) and job in running:
                 running.remove(job)
                 ended += 1
-        for slot in generator.slots:
-            assert llama.llama_memory_seq_pos_max(memory, slot.id) == len(slot.tokens) - 1
-        assert sum(len(slot.tokens) for slot in generator.slots) <= N_CTX
+        for prefix in generator.cache.prefixes:
+            assert llama.llama_memory_seq_pos_max(memory, prefix.id) == len(prefix.tokens) - 1
+        assert generator.cache.n_used <= N_CTX
     for job in running:
         job.cancelled = True
     generator.step()
     assert ended > 50
     assert not generator.has_work()
-    assert not any(slot.busy for slot in generator.slots)
+    assert not any(prefix.busy for prefix in generator.cache.prefixes)
     llama.llama_free(loaded.context)
     loaded.model.close()

@@ -105,9 +105,9 @@ class Bench:
     def check(self) -> None:
         """What the slots claim to hold is what llama.cpp holds."""
         memory = llama.llama_get_memory(self.generator.context)
-        for slot in self.generator.slots:
-            assert llama.llama_memory_seq_pos_max(memory, slot.id) == len(slot.tokens) - 1
-        assert sum(len(slot.tokens) for slot in self.generator.slots) <= N_CTX
+        for prefix in self.generator.cache.prefixes:
+            assert llama.llama_memory_seq_pos_max(memory, prefix.id) == len(prefix.tokens) - 1
+        assert self.generator.cache.n_used <= N_CTX
 
     def run(self, limit: int = 2000) -> None:
         for _ in range(limit):
@@ -182,6 +182,57 @@ def test_reused_prefix_changes_nothing(bench: Bench, golden: dict[str, str]) -> 
         assert finish.n_cached == finish.n_prompt - 1
 
 
+def read_cached(bench: Bench, job: Job) -> int:
+    finish = bench.results[job].finish
+    assert finish is not None
+    return finish.n_cached
+
+
+def test_chats_in_turn_keep_what_they_have_read_beside_requests_that_begin_alike(bench: Bench, loaded: Loaded) -> None:
+    """More of them than may run at a time, one after the other."""
+    chats = [f"hello {letter * 20}" for letter in "abcde"]
+    for turn in range(2):
+        for index, chat in enumerate(chats):
+            job = bench.submit(chat, n=4)
+            bench.run()
+            assert not turn or read_cached(bench, job) >= 26
+            bench.submit(f"hello {index}", n=1)
+            bench.run()
+            chats[index] = chat + "go on"
+    texts = [bench.submit(chat, n=8) for chat in chats]
+    bench.run()
+    golden = [decode_alone(loaded, chat, 8) for chat in chats]
+    assert [bench.results[job].text for job in texts] == golden
+
+
+def test_beginning_of_a_longer_text_is_shared_and_the_longer_one_stays(bench: Bench, loaded: Loaded) -> None:
+    first, second = "x" * 60 + "a" * 40, "x" * 60 + "b" * 10
+    bench.submit(first, n=1)
+    bench.run()
+    job = bench.submit(second, n=8)
+    bench.run()
+    assert read_cached(bench, job) >= 60
+    assert bench.generator.cache.n_used < 60 + 40 + 10 + 30, "cells are shared"
+    again = bench.submit(first, n=8)
+    bench.run()
+    assert read_cached(bench, again) >= 99
+    golden = [decode_alone(loaded, text, 8) for text in (second, first)]
+    assert [bench.results[done].text for done in (job, again)] == golden
+
+
+def test_request_for_a_slot_waits_for_it_and_lets_others_pass(bench: Bench) -> None:
+    first = bench.submit("hello", n=20, slot=2)
+    bench.step()
+    second, other = bench.submit("x", n=4, slot=2), bench.submit("the", n=4)
+    order: list[Job] = []
+    while bench.generator.has_work():
+        bench.step()
+        order += [job for job, result in bench.results.items() if result.finish is not None and job not in order]
+    assert order == [other, first, second]
+    slots = [result.finish.slot for result in bench.results.values() if result.finish is not None]
+    assert slots == [2, 2, 0]
+
+
 def test_opting_out_of_the_cache_decodes_everything(bench: Bench, golden: dict[str, str]) -> None:
     bench.submit("hello")
     bench.run()
@@ -200,7 +251,7 @@ def test_cancelled_neighbour_changes_nothing_and_frees_its_slot(bench: Bench, go
     for neighbour in neighbours:
         neighbour.cancelled = True
     bench.step()
-    assert sum(slot.busy for slot in bench.generator.slots) == 1
+    assert sum(prefix.busy for prefix in bench.generator.cache.prefixes) == 1
     bench.run()
     assert bench.results[job].text == golden["hello"]
     assert all(bench.results[neighbour].finish is None for neighbour in neighbours)
@@ -209,10 +260,10 @@ def test_cancelled_neighbour_changes_nothing_and_frees_its_slot(bench: Bench, go
 def test_cancelled_in_the_middle_of_a_prompt_frees_its_slot_before_the_next_step(bench: Bench) -> None:
     job = bench.submit("x" * 200)
     bench.step()
-    assert any(slot.busy for slot in bench.generator.slots)
+    assert any(prefix.busy for prefix in bench.generator.cache.prefixes)
     job.cancelled = True
     bench.step()
-    assert not any(slot.busy for slot in bench.generator.slots)
+    assert not any(prefix.busy for prefix in bench.generator.cache.prefixes)
     assert not bench.generator.has_work()
 
 
@@ -246,7 +297,7 @@ def test_long_prompt_does_not_stall_running_sequences(bench: Bench) -> None:
         tokens = bench.generator.count_step_tokens()
         assert tokens <= 64
         assert len(finish.text.encode()) >= before
-    assert len(next(s for s in bench.generator.slots if s.busy).tokens) >= 1 + 5
+    assert len(next(prefix for prefix in bench.generator.cache.prefixes if prefix.busy).tokens) >= 1 + 5
 
 
 def test_full_cache_puts_the_newest_back_and_every_text_is_whole(bench: Bench, loaded: Loaded) -> None:
@@ -268,7 +319,7 @@ def test_growing_sequences_that_fill_the_cache_all_end_whole(bench: Bench, loade
     jobs = [bench.submit(prompt, n=120) for prompt in prompts]
     was_put_back = False
     while bench.generator.has_work():
-        busy = sum(slot.busy for slot in bench.generator.slots)
+        busy = sum(prefix.busy for prefix in bench.generator.cache.prefixes)
         bench.step()
         unfinished = sum(result.finish is None for result in bench.results.values())
         was_put_back |= busy < min(4, unfinished)
@@ -323,7 +374,7 @@ def test_put_back_in_the_middle_of_a_prompt_its_probabilities_are_told_once(benc
     n_busy = []
     while bench.generator.has_work():
         bench.step()
-        n_busy.append(sum(slot.busy for slot in bench.generator.slots))
+        n_busy.append(sum(prefix.busy for prefix in bench.generator.cache.prefixes))
     assert n_busy.index(2) < n_busy.index(1), "nothing was put back"
     assert [info.value for info in bench.results[job].infos[1 : len(prompt)]] == pytest.approx(expected, abs=0.1)
     assert len(bench.results[job].infos) == len(prompt) + 1

@@ -3,7 +3,7 @@ and a chunk of waiting prompts.
 
 A sequence is its tokens and how many of them the context holds (`n_past`). What is missing is pending: one token
 while it generates, many at the start and after it was put back. That makes putting back cheap to write and safe: the
-tokens, the sampler and the text so far stay, only the cells go. When the shared cache is full, idle slots lose their
+tokens, the sampler and the text so far stay, only the cells go. When the shared cache is full, idle prefixes lose their
 tokens first, then the newest sequence is put back; it comes in again after another has ended, not before, or it would
 push itself out in turns.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.engine.cache import PrefixCache
 from llamactl.instance.engine.candidates import Candidates
 from llamactl.instance.engine.engine import EngineBroken, explain_decode
 from llamactl.instance.engine.jobs import (
@@ -27,9 +28,9 @@ from llamactl.instance.engine.jobs import (
     TextEvent,
     TokenInfo,
 )
+from llamactl.instance.engine.prefixes import Prefix
 from llamactl.instance.engine.sampling import GrammarError, SamplerChain, TokenProbs
 from llamactl.instance.engine.sequence import Sequence
-from llamactl.instance.engine.slots import Slot, choose_purges, choose_slot, count_cells, count_common_prefix
 from llamactl.instance.engine.stats import Load, Stats
 from llamactl.instance.engine.text import TextStream
 from llamactl.instance.llama.batch import Batch
@@ -39,8 +40,6 @@ from llamactl.instance.llama.params import ModelTraits
 
 _DECODED, _NO_ROOM = 0, 1
 _INVALID_BATCH = -1
-_MIN_COPIED = 16
-"""Fewer tokens are decoded as fast as they are copied."""
 
 
 @dataclass
@@ -56,7 +55,6 @@ class Generator:
     _waiting: deque[Sequence] = field(default_factory=deque)
     _running: list[Sequence] = field(default_factory=list)
     """In order of arrival."""
-    _n_steps: int = 0
     _n_ended: int = 0
     _n_failed: int = 0
     _candidates: Candidates | None = None
@@ -64,9 +62,8 @@ class Generator:
     def __post_init__(self) -> None:
         self.stats = Stats()
         self._refused: Deliveries = []
-        self.slots = [Slot(index) for index in range(self.n_parallel)]
+        self.cache = PrefixCache(self.context, self.traits, self.n_parallel)
         self._batch = Batch(max(self.n_batch, self.n_parallel))
-        self._memory = llama.llama_get_memory(self.context)
 
     # --- Worker -----------------------------------------------------------------------------------
 
@@ -103,7 +100,6 @@ class Generator:
         return self._batch.n_tokens
 
     def step(self) -> Deliveries:
-        self._n_steps += 1
         refused, self._refused = self._refused, []
         if refused:
             return refused
@@ -127,7 +123,7 @@ class Generator:
         refused, self._refused = self._refused, []
         self._running.clear()
         self._waiting.clear()
-        self._forget_cells()
+        self.cache.clear()
         return [*(sequence.job for sequence in sequences), *(job for job, _ in refused)]
 
     # --- the parts of a step ----------------------------------------------------------------------
@@ -149,14 +145,22 @@ class Generator:
             reserved = sum(len(running.tokens) for running in self._running)
             if self._running and reserved + len(sequence.tokens) >= self.n_ctx:
                 return
-            slot = choose_slot(self.slots, sequence.tokens)
-            if slot is None:
+            request = sequence.request
+            prefix = self.cache.enter(sequence.tokens, use_cache=request.cache_prompt, slot=request.slot)
+            if prefix is None:
                 return
             self._waiting.remove(sequence)
-            self._enter(sequence, slot)
+            self._enter(sequence, prefix)
 
     def _find_next(self) -> Sequence | None:
-        return next((sequence for sequence in self._waiting if not self._is_underway(sequence)), None)
+        return next((sequence for sequence in self._waiting if self._may_enter(sequence)), None)
+
+    def _may_enter(self, sequence: Sequence) -> bool:
+        """Not while its slot is busy, or its prompt is decoded for another one."""
+        wanted = sequence.request.slot
+        if wanted is not None and any(running.slot == wanted for running in self._running):
+            return False
+        return not self._is_underway(sequence)
 
     def _is_underway(self, sequence: Sequence) -> bool:
         """Whether another choice of the same request is about to have its prompt in memory."""
@@ -165,69 +169,21 @@ class Generator:
         prompt = sequence.request.prompt
         return any(running.n_pending > 1 and running.request.prompt is prompt for running in self._running)
 
-    def _enter(self, sequence: Sequence, slot: Slot) -> None:
-        slot.busy = True
-        # The last token is decoded again in any case: its logits are what comes next.
-        n_common = min(count_common_prefix(slot.tokens, sequence.tokens), len(sequence.tokens) - 1)
-        if not sequence.request.cache_prompt or not self._can_keep(slot, n_common):
-            n_common = 0
-        if not self._cut(slot, n_common):
-            n_common = 0
-        n_common = self._copy_prefix(sequence, slot, n_common)
-        sequence.slot, sequence.n_past = slot, n_common
+    def _enter(self, sequence: Sequence, prefix: Prefix) -> None:
+        sequence.prefix, sequence.n_past = prefix, len(prefix.tokens)
         if not sequence.started_s:
             sequence.started_s = time.monotonic()
-            sequence.n_cached = n_common
+            sequence.n_cached = sequence.n_past
         self._running.append(sequence)
-
-    def _copy_prefix(self, sequence: Sequence, slot: Slot, n_common: int) -> int:
-        """Takes over what a running sequence holds of the same beginning, where that is more than the slot does. Both
-        share the cells, which are counted twice here: that errs on the safe side. Returns what the slot holds now.
-        """
-        if not self.traits.prefix_is_cuttable or not sequence.request.cache_prompt:
-            return n_common
-        for donor in self._running:
-            assert donor.slot is not None
-            length = min(count_common_prefix(donor.slot.tokens, sequence.tokens), len(sequence.tokens) - 1)
-            if length >= n_common + _MIN_COPIED:
-                self._cut(slot, 0)
-                llama.llama_memory_seq_cp(self._memory, donor.slot.id, slot.id, 0, length)
-                slot.tokens = donor.slot.tokens[:length]
-                n_common = length
-        return n_common
-
-    def _can_keep(self, slot: Slot, n_common: int) -> bool:
-        """Whether the memory of the first `n_common` tokens is whole: models with a sliding window have forgotten the
-        far past.
-        """
-        if n_common == 0 or n_common == len(slot.tokens) or self.traits.prefix_is_cuttable:
-            return True
-        if self.traits.recurrent:
-            return False
-        first = llama.llama_memory_seq_pos_min(self._memory, slot.id)
-        return bool(first <= max(0, n_common - self.traits.n_swa - 1))
-
-    def _cut(self, slot: Slot, length: int) -> bool:
-        """Shortens what a slot holds. False: that was impossible, it holds nothing now."""
-        if len(slot.tokens) == length:
-            return True
-        done = bool(llama.llama_memory_seq_rm(self._memory, slot.id, length, -1))
-        if not done:
-            llama.llama_memory_seq_rm(self._memory, slot.id, -1, -1)
-        slot.tokens = slot.tokens[:length] if done else []
-        return done
 
     def _make_room(self) -> None:
         """Frees cells for what the next batch will add."""
         while True:
             n_new = self._count_next_tokens()
-            n_missing = count_cells(self.slots) + n_new - self.n_ctx
+            n_missing = self.cache.n_used + n_new - self.n_ctx
             if n_missing <= 0:
                 return
-            purges = choose_purges(self.slots, n_missing)
-            for slot in purges:
-                self._cut(slot, 0)
-            if not purges:
+            if not self.cache.free(n_missing):
                 if len(self._running) <= 1:
                     return
                 self._put_back(self._running[-1])
@@ -237,18 +193,24 @@ class Generator:
 
     def _put_back(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
-        slot = sequence.slot
-        assert slot is not None
-        self._cut(slot, 0)
-        slot.busy = False
-        sequence.slot, sequence.n_past, sequence.waits_for_end = None, 0, self._n_ended
+        self._leave(sequence, n_kept=0)
+        sequence.n_past, sequence.waits_for_end = 0, self._n_ended
         self._waiting.appendleft(sequence)
+
+    def _leave(self, sequence: Sequence, n_kept: int | None = None) -> None:
+        """Out of its slot. Of its tokens `n_kept` stay in memory, or all."""
+        prefix = sequence.prefix
+        if prefix is not None:
+            if n_kept is not None:
+                self.cache.cut(prefix, n_kept)
+            self.cache.leave(prefix)
+        sequence.prefix = None
 
     def _fill(self) -> None:
         """Generating sequences first, so that no prompt delays them by more than one chunk."""
         self._batch.clear()
         for sequence in sorted(self._running, key=lambda s: s.n_pending > 1):
-            assert sequence.slot is not None
+            assert sequence.prefix is not None
             sequence.output_index = sequence.probe_index = -1
             n_take = min(sequence.n_pending, self._batch.room)
             probe = sequence.next_probe
@@ -259,9 +221,8 @@ class Generator:
             is_last = n_take == sequence.n_pending
             chunk = sequence.tokens[sequence.n_past : sequence.n_past + n_take]
             is_probe = probe is not None and sequence.n_past + n_take == probe + 1
-            index = self._batch.add(sequence.slot.id, chunk, sequence.n_past, output_last=is_last or is_probe)
-            sequence.slot.tokens += chunk
-            sequence.slot.last_used = self._n_steps
+            index = self._batch.add(sequence.prefix.id, chunk, sequence.n_past, output_last=is_last or is_probe)
+            self.cache.extend(sequence.prefix, chunk)
             sequence.n_past += n_take
             if is_last:
                 sequence.output_index = index
@@ -290,23 +251,18 @@ class Generator:
         failed = list(self._running)
         for sequence in failed:
             self._end(sequence)
-        self._forget_cells()
+        self.cache.clear()
         return [(sequence.job, FailureEvent(error)) for sequence in failed]
-
-    def _forget_cells(self) -> None:
-        llama.llama_memory_clear(self._memory, True)
-        for slot in self.slots:
-            slot.busy, slot.tokens = False, []
 
     def _put_back_all_but_oldest(self) -> None:
         for sequence in reversed(self._running[1:]):
             self._put_back(sequence)
         oldest = self._running[0]
-        assert oldest.slot is not None
-        self._cut(oldest.slot, 0)
+        assert oldest.prefix is not None
+        self.cache.cut(oldest.prefix, 0)
         oldest.n_past = 0
-        for slot in choose_purges(self.slots, self.n_ctx):
-            self._cut(slot, 0)
+        while self.cache.free(self.n_ctx):
+            pass
 
     def _sample(self) -> Deliveries:
         deliveries: Deliveries = []
@@ -413,7 +369,7 @@ class Generator:
             sequence.n_cached,
             sequence.measure_timings(now_s),
             sequence.text.stopped_by,
-            -1 if sequence.slot is None else sequence.slot.id,
+            sequence.slot,
             reason is FinishReason.LENGTH and len(sequence.tokens) >= self.n_ctx,
         )
         deliveries.append((sequence.job, event))
@@ -432,11 +388,10 @@ class Generator:
         del sequence.held_infos[n_kept:]
 
     def _end(self, sequence: Sequence) -> None:
-        """Frees the slot; what it holds stays for the next prompt that begins alike."""
+        """Frees the slot; what was read and written stays for the next prompt that begins alike."""
         self._running.remove(sequence)
         sequence.chain.close()
-        if sequence.slot is not None:
-            sequence.slot.busy = False
+        self._leave(sequence)
         self._n_ended += 1
         self._count(sequence)
 

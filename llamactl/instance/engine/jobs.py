@@ -35,6 +35,8 @@ class GenerationRequest:
     max_predict_s: float | None = None
     """The first new line after it ends the text."""
     cache_prompt: bool = True
+    slot: int | None = None
+    """It waits for this one of the slots; None: for any."""
     special_text: bool = False
     """Whether control tokens are part of the text."""
     wants_timings: bool = False

@@ -7,8 +7,8 @@ from the event loop.
 from dataclasses import dataclass, field
 
 from llamactl.instance.engine.jobs import GenerationRequest, Job, ProgressEvent, Timings, TokenInfo
+from llamactl.instance.engine.prefixes import Prefix
 from llamactl.instance.engine.sampling import SamplerChain
-from llamactl.instance.engine.slots import Slot
 from llamactl.instance.engine.text import TextStream
 
 
@@ -22,7 +22,8 @@ class Sequence:
     """The prompt and what was generated."""
     text: TextStream
     chain: SamplerChain
-    slot: Slot | None = None
+    prefix: Prefix | None = None
+    """Its memory, while it runs."""
     n_past: int = 0
     n_cached: int = 0
     n_generated: int = 0
@@ -39,6 +40,11 @@ class Sequence:
     held_infos: list[TokenInfo] = field(default_factory=list)
     prompt_infos: list[TokenInfo] = field(default_factory=list)
     """Of the prompt's first tokens, where they are wanted; kept until all are known."""
+
+    @property
+    def slot(self) -> int:
+        """Its number among those that run; -1: it waits."""
+        return -1 if self.prefix is None else self.prefix.id
 
     @property
     def n_pending(self) -> int:

@@ -10,7 +10,6 @@ from typing import Any
 from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.engine.sequence import Sequence
-from llamactl.instance.engine.slots import Slot
 from llamactl.instance.http.formats import format_sampling
 from llamactl.instance.http.service import Service
 
@@ -39,17 +38,20 @@ def format_slots(service: Service) -> list[dict[str, Any]]:
     worker = service.worker
     if not isinstance(worker, Generator):
         return []
-    running = {sequence.slot.id: sequence for sequence in worker.list_running() if sequence.slot is not None}
-    return [_format_slot(service, slot, running.get(slot.id)) for slot in worker.slots]
+    running = {sequence.slot: sequence for sequence in worker.list_running()}
+    return [
+        _format_slot(service, number, 0 if prefix is None else len(prefix.tokens), running.get(number))
+        for number, prefix in enumerate(worker.cache.slots)
+    ]
 
 
-def _format_slot(service: Service, slot: Slot, sequence: Sequence | None) -> dict[str, Any]:
+def _format_slot(service: Service, number: int, n_tokens: int, sequence: Sequence | None) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "id": slot.id,
+        "id": number,
         "n_ctx": service.n_ctx,
         "speculative": False,
         "is_processing": sequence is not None,
-        "n_tokens": len(slot.tokens),
+        "n_tokens": n_tokens,
     }
     if sequence is None:
         return entry
