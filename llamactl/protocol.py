@@ -143,6 +143,8 @@ class Note(_Value, frozen=True, kw_only=True):
     ready_since_s: float = 0.0
     pinned: bool | None = None
     keep_alive_s: float | None = None
+    files: str = ""
+    """Which files the instance was loaded from."""
 
 
 # --- report.sock: child -> supervisor ---------------------------------------------------------------------------------
@@ -689,6 +691,8 @@ class ReloadResult(_Message, frozen=True, kw_only=True, tag="reloaded"):
     """What is different for the machine: `host_budget: 24 GiB -> 300 MiB`."""
     invalid: tuple[str, ...] = ()
     """Models that cannot be used now, and could be or were not there before."""
+    replaced: tuple[str, ...] = ()
+    """Models whose settings are the same and whose files are others: they are measured anew."""
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     """Of directories in which something else is found now: names of models, by the directory below that has them."""
     problems: tuple[str, ...] = ()

@@ -247,6 +247,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return not known and any(model.source == place or model.source.startswith(f"{place}/") for place in self.unread)
 
 
+def list_files(settings: ModelSettings) -> tuple[str, ...]:
+    """All files of a model: each shard, and its companions."""
+    named = (settings.path, *settings.files, settings.mmproj, settings.draft)
+    return tuple(dict.fromkeys(path for path in named if path))
+
+
 def encode_spec(settings: ModelSettings) -> str:
     """The JSON of a model's settings, as it stands in LLAMACTL_SPEC in its unit's environment."""
     return msgspec.json.encode(settings, order="deterministic").decode()

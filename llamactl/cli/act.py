@@ -14,6 +14,8 @@ from llamactl.cli.show import format_memory_table
 from llamactl.paths import Paths, acquire_paths
 from llamactl.protocol import Done, MeasureRequest, PinRequest, ReloadRequest, format_memory
 
+_REPLACED = "files replaced, measured anew"
+
 
 def connect(paths: Paths | None = None) -> Client:
     return Client((paths or acquire_paths()).control_socket)
@@ -57,6 +59,7 @@ def run_reload(args: argparse.Namespace) -> int:
         "changed": result.changed,
         "removed": result.removed,
         "invalid": result.invalid,
+        "replaced": result.replaced,
     }
     if args.json:
         lists = {**changes, "settings": result.settings, "problems": result.problems}
@@ -66,7 +69,7 @@ def run_reload(args: argparse.Namespace) -> int:
             print(change)
         for word, names in changes.items():
             if names:
-                print(f"{word}: {', '.join(names)}")
+                print(f"{_REPLACED if word == 'replaced' else word}: {', '.join(names)}")
         for text in format_found(result.found):
             print(text)
     else:

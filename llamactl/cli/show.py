@@ -237,7 +237,7 @@ def format_model(model: ModelStatus, now_s: float) -> str:
     add("Placed on", ", ".join(model.devices))
     add("Reason", model.invalid)
     if model.waiting_settings:
-        add("Changed", f"{', '.join(model.waiting_settings)}: the new settings count from the next load on")
+        add("Changed", f"{', '.join(model.waiting_settings)}: what is new counts from the next load on")
     add("Waiting for", ", ".join(model.waiting_for))
     requests = [f"{model.busy} running"] if model.busy else []
     requests += [f"{model.queued} waiting"] if model.queued else []

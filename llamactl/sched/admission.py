@@ -3,13 +3,14 @@
 For each entry, in order:
 1. Its unit still exists (it loads, or the old one stops), or its memory is being measured: it is passed over.
 2. Instances found at the start have not reported yet: wait.
-3. Another load is fitting itself on one of its devices, or takes nobody knows how much: wait, and stop nothing for it.
+3. Its files have not been looked at since it was wanted: they may be others than those that were measured.
+4. Another load is fitting itself on one of its devices, or takes nobody knows how much: wait, and stop nothing for it.
    What is free on its devices was seen too long ago: that is read first.
-4. It fits: spawn. Victims would help: recall their leases. What could help is busy: wait. Only pins could: refuse.
-5. A model that may choose its devices has all this decided for each way to place it; the best one counts.
-6. The first entry that must wait is the head. Those behind it start only if they fit without stopping anything,
+5. It fits: spawn. Victims would help: recall their leases. What could help is busy: wait. Only pins could: refuse.
+6. A model that may choose its devices has all this decided for each way to place it; the best one counts.
+7. The first entry that must wait is the head. Those behind it start only if they fit without stopping anything,
    beside what the head needs.
-7. The head has waited for `max_wait`: drain the busy instances that have been so for longest.
+8. The head has waited for `max_wait`: drain the busy instances that have been so for longest.
 
 A model that is asleep and wanted is decided like a load: what it takes beyond its residue must be there, and its place
 is its own already.
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from llamactl.protocol import MemoryStatus, Stage, State
+from llamactl.protocol import MemoryStatus, Note, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
 from llamactl.sched.events import OrderWake, Refuse, StartInstance, TellProgress
@@ -33,7 +34,7 @@ from llamactl.sched.memory import HOST, add_bytes, list_claimed_devices
 from llamactl.sched.placement import Option
 from llamactl.sched.plan import record_plan
 from llamactl.sched.queue import Entry
-from llamactl.sched.readings import ask_devices
+from llamactl.sched.readings import ask_devices, ask_files
 from llamactl.sched.recheck import Scope
 from llamactl.sched.takedown import begin_takedown, call_off_takedown
 from llamactl.sched.ways import Needs, choose_way, find_conflicts, get_needs, list_loaders, list_ways, promise
@@ -117,6 +118,8 @@ def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, s
     unreported = core.list_unreported() if core.recovery is not None else []
     if unreported:
         _wait(core, entry, tuple(unreported), "the supervisor has just started and does not know all instances yet")
+        return True, recalled
+    if ask_files(core, model, entry, now):
         return True, recalled
     choice = choose_way(core, model, entry, now)
     needs, plan = choice.option.needs, choice.plan
@@ -243,7 +246,7 @@ def _try_beside(core: Core, model: Model, entry: Entry, beside: Beside, now: flo
         ):
             fitting.append((not option.devices, sum(rest.get(name, 0) for name in option.devices), option))
     best = min(fitting, key=lambda found: found[:2], default=None)
-    if best is None or ask_devices(core, best[2].needs, now):
+    if best is None or ask_files(core, model, entry, now) or ask_devices(core, best[2].needs, now):
         core.set_stage(entry, Stage.QUEUED, None, (core.head,))
         return False
     start(core, model, entry, best[2], None, now, promised=promise(core, head))
@@ -305,6 +308,7 @@ def start(
         claimed=frozenset(option.devices) or list_claimed_devices(settings, model.min),
         uncharged=needs is None,
         placement=option.devices,
+        note=Note(files=model.files or ""),
     )
     instance.last_used_s = now
     core.add_instance(model, instance)

@@ -27,7 +27,7 @@ from llamactl.sched.memory import strip_harmless, strip_unmeasured, sum_per_acco
 from llamactl.sched.recheck import Scope
 from llamactl.sched.requests import keep_if_pinned, want_load
 from llamactl.sched.takedown import call_off_takedown, note_use, pursue_departure, recall_announced
-from llamactl.settings import ModelSettings
+from llamactl.settings import ModelSettings, list_files
 
 
 def handle_configured(core: Core, event: Configured, now: float) -> None:
@@ -52,7 +52,9 @@ def handle_configured(core: Core, event: Configured, now: float) -> None:
         if before is None or _is_outdated(model, before, settings, other_timeout):
             drop_measurement(core, model)
         if before is not None and before != settings:
-            _forget_failure(model)
+            model.forget_failure()
+        if before is None or list_files(before) != list_files(settings):
+            model.files = None
         if before is not None and before.files != settings.files:
             model.facts = None
         queue_unmeasured(core, model)
@@ -100,21 +102,13 @@ def _take_invalid(core: Core, name: str, reason: str) -> None:
     drop_measurement(core, model)
     if model.instance is None or model.state in (State.STOPPING, State.SLEEPING):
         refuse_ended(core, model)
-    _forget_failure(model)
+    model.forget_failure()
 
 
 def _refuse_measurements(core: Core, model: Model) -> None:
     waiters = core.measuring.take_waiters(model.name)
     refusal = explain.refuse_unknown(core, model.name) if model.removed else explain.refuse_invalid(model, "measure")
     core.refuse_all(waiters, refusal)
-
-
-def _forget_failure(model: Model) -> None:
-    """What failed with other settings says nothing about these."""
-    model.failure, model.failures, model.retry_at_s = None, 0, 0.0
-    model.learnt, model.retried = {}, False
-    if model.state is State.FAILED:
-        model.change_state(State.UNLOADED)
 
 
 # --- after a start ---

@@ -231,6 +231,19 @@ class ConnectionGone:
 
 
 @dataclass(frozen=True)
+class FilesSeen:
+    """Which files a model has at this moment."""
+
+    model: str
+    files: str
+    """The same text as long as they are the same; empty: they could not be looked at."""
+    since_s: float
+    """When the look began."""
+    measuring: bool = False
+    """They are what the measurement that begins now is made of."""
+
+
+@dataclass(frozen=True)
 class HostRead:
     """Host memory as the kernel, or the slice's limit, gives it, in bytes."""
 
@@ -287,6 +300,7 @@ Event = (
     | LeaseIdle
     | RecallAnswered
     | ConnectionGone
+    | FilesSeen
     | HostRead
     | DevicesRead
     | DevicesReadEnded
@@ -367,6 +381,13 @@ class StopMeasure:
     """The figures are not wanted any more. Answered by MeasureEnded."""
 
     model: str
+
+
+@dataclass(frozen=True)
+class LookAtFiles:
+    """Answered by FilesSeen, at the latest after some seconds."""
+
+    settings: ModelSettings
 
 
 @dataclass(frozen=True)
@@ -489,6 +510,7 @@ Effect = (
     | StopUnit
     | StartMeasure
     | StopMeasure
+    | LookAtFiles
     | ReadDevices
     | RecallLease
     | CancelRecall

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from llamactl.protocol import Breakdown, Facts, LoadFailure, MemoryStatus, Note, State
 from llamactl.sched.events import Holder, Waiter
-from llamactl.sched.memory import HOST, sum_per_account
+from llamactl.sched.memory import HOST, strip_unmeasured, sum_per_account
 from llamactl.sched.placement import Option
 from llamactl.sched.states import check_transition
 from llamactl.settings import ModelSettings
@@ -31,7 +33,7 @@ class Reason(StrEnum):
     SLEEP = "put to sleep"
     REMOVED = "removed from the configuration"
     UNWANTED = "nobody waits for it any more"
-    ASLEEP = "loaded anew instead of woken: its settings have changed"
+    ASLEEP = "loaded anew instead of woken: its settings or files have changed"
     BY_HAND = "stopped by hand"
 
 
@@ -176,7 +178,15 @@ class Model:
     ways: tuple[ModelSettings, Mapping[str, int], tuple[str, ...], tuple[Option, ...]] | None = None
     """All ways to place it, with what they were made of."""
     learnt: dict[str, int] = field(default_factory=dict)
-    """Bytes per account that it turned out to need at least, where measuring said less."""
+    """Bytes per account that it turned out to need at least when a load failed for lack of memory."""
+    taken: dict[str, int] = field(default_factory=dict)
+    """Bytes per account that its smallest form takes, where a load took more than was measured."""
+    files: str | None = None
+    """Which files it had when somebody looked last; empty: nobody could, None: nobody has."""
+    files_seen_s: float = 0.0
+    """When that look began."""
+    is_looked_at: bool = False
+    """Somebody looks at its files now."""
     retried: bool = False
     """Its load has failed for lack of memory and is tried once more."""
     measure_error: str = ""
@@ -198,9 +208,33 @@ class Model:
         """Bytes per account that a load must find; None: nobody knows."""
         if self.needs_of is not self.min:
             self.needs_of, self.needs = self.min, sum_per_account(self.min) if self.min is not None else None
-        if self.needs is None or not self.learnt:
+        if self.needs is None or not (self.learnt or self.taken):
             return self.needs
-        return {name: max(self.needs.get(name, 0), self.learnt.get(name, 0)) for name in (*self.needs, *self.learnt)}
+        needs = dict(self.needs)
+        for known in (self.learnt, self.taken):
+            needs |= {name: max(needs.get(name, 0), size) for name, size in known.items()}
+        return needs
+
+    def forget_failure(self) -> None:
+        """What failed, and what was taken, with other settings or files says nothing about these."""
+        self.failure, self.failures, self.retry_at_s = None, 0, 0.0
+        self.learnt, self.taken, self.retried = {}, {}, False
+        if self.state is State.FAILED:
+            self.change_state(State.UNLOADED)
+
+    def has_other_files(self) -> bool:
+        """Whether the instance is known to have been loaded from other files than are there now."""
+        loaded = self.instance.note.files if self.instance is not None else ""
+        return bool(loaded and self.files and loaded != self.files)
+
+    def has_same_form(self) -> bool:
+        """Whether the instance was started with the settings that count now, as far as memory is concerned."""
+        instance, settings = self.instance, self.settings
+        if instance is None or settings is None:
+            return False
+        if instance.placement:
+            settings = msgspec.structs.replace(settings, devices=instance.placement)
+        return strip_unmeasured(settings) == strip_unmeasured(instance.settings)
 
     def is_pinned(self) -> bool:
         if self.instance is not None and self.instance.note.pinned is not None:

@@ -9,6 +9,7 @@ import msgspec
 
 from llamactl.protocol import BY_SIGNAL, ChildState, LoadFailure, Stage, State
 from llamactl.sched import explain
+from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
 from llamactl.sched.events import Complete, InstanceEnded, InstanceReported, InstanceSilent, RevokeLease, SendNote
 from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, Reason
@@ -154,6 +155,7 @@ def _become_ready(core: Core, model: Model, instance: Instance, now: float) -> N
         core.record(
             "instance adopted", model.name, generation=instance.generation, **explain.format_rows(instance.effective)
         )
+    compare_effective(core, model)
     _keep_ready_since(core, instance, now)
     serve_waiters(core, model, now)
     if loaded:

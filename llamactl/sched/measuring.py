@@ -10,6 +10,7 @@ say nothing about what is free now.
 from llamactl.protocol import MemoryStatus, State
 from llamactl.sched import explain
 from llamactl.sched.admission import get_host_room, is_to_be_measured, list_margins
+from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
 from llamactl.sched.events import Complete, MeasureEnded, MeasureReported, StartMeasure, StopMeasure
 from llamactl.sched.instances import Model
@@ -101,6 +102,8 @@ def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> N
         core.charge(model.name, instance.place(get_needs(model) or {}))
         instance.claimed = frozenset(instance.placement) or list_claimed_devices(instance.settings, model.min)
         instance.uncharged = False
+    if model.state is State.READY:
+        compare_effective(core, model)
     core.recheck(Scope.ALL)
 
 

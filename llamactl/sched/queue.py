@@ -35,6 +35,8 @@ class Entry:
     """Devices for which others are being taken down; None: for none yet."""
     decided: object = None
     """The last decision that the journal was told."""
+    replaced: int = 0
+    """How often its files turned out to be others than those that were measured."""
     said: object = None
     """What the journal was told last of why it waits, so that it is told once."""
 

@@ -1,18 +1,27 @@
-"""How old may what we know of a device's free memory be when a load is decided?
+"""How old may what we know of devices and files be when a load is decided?
 
 Other programs come and go without telling. Reports of children tell what is free, but only when a child has something
 to say; so a load that would be decided by an old figure first has the figure read, once for all loads that wait. Where
 reading is cheap (no GPU context is needed) a second is old. A reading that fails leaves what is known, and counts as
 one: nobody waits twice for it.
+
+A model's files are looked at for each load, since they may have been replaced since they were measured (`files`). Files
+that never stop changing must not keep a load waiting for ever: after two new measurements it goes on by the last.
 """
 
 from collections.abc import Mapping
 
 from llamactl.sched.core import Core
-from llamactl.sched.events import ReadDevices
+from llamactl.sched.events import LookAtFiles, ReadDevices
+from llamactl.sched.instances import Model
 from llamactl.sched.memory import HOST
+from llamactl.sched.queue import Entry
 
 CHEAP_REFRESH_S = 1.0
+FILES_S = 1.0
+"""Files are not looked at again sooner for the same load."""
+MAX_REPLACED = 2
+"""How often a load waits for new figures because its files have changed since it was wanted."""
 
 
 def ask_devices(core: Core, needs: Mapping[str, int] | None, now: float) -> bool:
@@ -23,6 +32,18 @@ def ask_devices(core: Core, needs: Mapping[str, int] | None, now: float) -> bool
     if not core.readings.running:
         core.readings.running = True
         core.emit(ReadDevices(stale))
+    return True
+
+
+def ask_files(core: Core, model: Model, entry: Entry, now: float) -> bool:
+    """Whether a load must wait until its files have been looked at; has that done if nobody does it."""
+    if model.files is None or entry.replaced >= MAX_REPLACED:
+        return False
+    if model.files_seen_s >= entry.since_s and now - model.files_seen_s <= FILES_S:
+        return False
+    if not model.is_looked_at:
+        model.is_looked_at = True
+        core.emit(LookAtFiles(model.get_settings()))
     return True
 
 

@@ -11,8 +11,6 @@ refused.
 6. Asleep, loading, on its way out, or not loaded: it joins the model's entry.
 """
 
-import msgspec
-
 from llamactl.protocol import MemoryStatus, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
@@ -28,9 +26,9 @@ from llamactl.sched.events import (
     UnloadRequested,
     Waiter,
 )
+from llamactl.sched.files import must_load_anew
 from llamactl.sched.instances import RECALL_S, Model, Reason
 from llamactl.sched.leases import grant_lease, send_note, serve_waiters
-from llamactl.sched.memory import strip_unmeasured
 from llamactl.sched.queue import Entry
 from llamactl.sched.recheck import Scope
 from llamactl.sched.takedown import (
@@ -132,7 +130,7 @@ def _join(core: Core, model: Model, entry: Entry, waiter: Waiter | None, now: fl
     if waiter is not None:
         core.emit(TellProgress(waiter, entry.stage, entry.fraction, entry.waiting_for, entry.busy, entry.going))
     asleep = model.state is State.SLEEPING and instance is not None and instance.takedown is None
-    if asleep and _must_load_anew(model):
+    if asleep and must_load_anew(model):
         begin_takedown(core, model, Reason.ASLEEP, now, drain=True)
     elif asleep and entry.stage is Stage.QUEUED and not entry.waiting_for:
         core.recheck(Scope.NEW, model.name)
@@ -141,17 +139,6 @@ def _join(core: Core, model: Model, entry: Entry, waiter: Waiter | None, now: fl
             core.recheck(Scope.HEAD)
     elif entry.stage is Stage.QUEUED and not entry.waiting_for:
         core.recheck(Scope.NEW, model.name)
-
-
-def _must_load_anew(model: Model) -> bool:
-    """Whether a sleeping instance is of no use any more: the configuration says something else now."""
-    instance, settings = model.instance, model.settings
-    if instance is None or settings is None:
-        return True
-    if instance.placement:
-        settings = msgspec.structs.replace(settings, devices=instance.placement)
-    same = strip_unmeasured(settings) == strip_unmeasured(instance.settings)
-    return not same or settings.extra != instance.settings.extra
 
 
 # --- unload ---

@@ -14,6 +14,7 @@ from llamactl.sched import (
     devices,
     events,
     explain,
+    files,
     invariants,
     leases,
     lifecycle,
@@ -77,6 +78,10 @@ class Scheduler:
         model = self._core.models.get(self._core.names.get(name, name))
         return plan.explain_load(self._core, model, now) if model is not None else None
 
+    def list_files(self) -> dict[str, str]:
+        """By model, which files it had when somebody looked last; empty where that is not known."""
+        return {name: model.files or "" for name, model in self._core.models.items()}
+
     def hint_unknown(self, name: str) -> str:
         """What to do about a name that no model has."""
         return explain.hint_unknown(self._core, name)
@@ -131,7 +136,7 @@ def _find_deadline(core: Core, now: float) -> float | None:
             deadlines.append(instance.doubted_until_s)
         if instance.hinted_until_s and len(core.queue):
             deadlines.append(instance.hinted_until_s)
-        if core.recovery is None:
+        if core.recovery is None and model.name not in core.queue:  # one that is wanted does not go by itself
             deadlines += [at for at in (model.get_idle_deadline(), model.get_sleep_deadline()) if at is not None]
         fresh_until_s = instance.ready_since_s + core.settings.min_resident_s
         if model.state is State.READY and len(core.queue) and now < fresh_until_s:
@@ -234,6 +239,7 @@ _HANDLERS: dict[type, Callable[[Core, Any, float], None]] = {
     events.ConnectionGone: _handle_connection_gone,
     events.LeaseBusy: _handle_lease_busy,
     events.LeaseIdle: _handle_lease_idle,
+    events.FilesSeen: files.handle_files_seen,
     events.HostRead: _handle_host_read,
     events.DevicesRead: devices.handle_devices_read,
     events.DevicesReadEnded: devices.handle_devices_read_ended,

@@ -11,7 +11,7 @@ import re
 from llamactl.protocol import LoadFailure
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Instance, Model
-from llamactl.sched.memory import HOST, is_self_fitting, sum_per_account
+from llamactl.sched.memory import HOST
 
 _WORDS = re.compile(
     r"out of memory|failed to allocate|unable to allocate|cannot allocate memory|std::bad_alloc|"
@@ -69,8 +69,5 @@ def learn_from_failure(core: Core, model: Model, instance: Instance, failure: Lo
 
 def learn_from_success(model: Model, instance: Instance) -> None:
     """What was learnt from a failure ends where a load shows what it really takes."""
-    if not model.learnt or instance.effective is None:
-        return
-    measured = sum_per_account(model.min)
-    taken = {} if is_self_fitting(instance.settings) else sum_per_account(instance.effective)
-    model.learnt = {name: size for name, size in taken.items() if size > measured.get(name, 0)}
+    if instance.effective is not None:
+        model.learnt = {}

@@ -29,7 +29,9 @@ _AT_ONCE = frozenset(
 
 
 def list_waiting_settings(model: Model) -> tuple[str, ...]:
-    """Keys that are configured otherwise than the instance was started with, and wait for the next load."""
+    """Keys that are configured otherwise than the instance was started with, and wait for the next load; `files` where
+    those were replaced.
+    """
     instance, settings = model.instance, model.settings
     if instance is None or settings is None:
         return ()
@@ -37,6 +39,7 @@ def list_waiting_settings(model: Model) -> tuple[str, ...]:
     if not settings.devices:
         fields.remove("devices")  # they may have been chosen for the instance
     changed = [name for name in fields if getattr(settings, name) != getattr(instance.settings, name)]
+    changed += ["files"] if model.has_other_files() else []
     return tuple(name.removesuffix("_bytes").removesuffix("_s") for name in changed)
 
 

@@ -20,6 +20,7 @@ import msgspec
 from llamactl.protocol import Breakdown, Facts, Row
 from llamactl.sched.memory import get_rpc_server, list_device_rows, sees_device, strip_unmeasured
 from llamactl.settings import ModelSettings
+from llamactl.supervisor.files import FileIdentity, acquire_files, identify_file
 from llamactl.systemd.journal import get_logger
 
 FORMAT = 1
@@ -27,15 +28,6 @@ MAX_ENTRIES = 4096
 DISTRIBUTION = "llama-cpp-python"
 
 _log = get_logger()
-
-
-class FileIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """One file as it is now."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    inode: int
 
 
 class KeyParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,10 +62,9 @@ def format_key(parts: KeyParts) -> str:
 
 def acquire_key_parts(settings: ModelSettings, extra_bufts: bool) -> KeyParts:
     """Looks at the files as they are now. Raises OSError where one cannot be looked at."""
-    own = dict.fromkeys((settings.path, *settings.files, settings.mmproj, settings.draft))
     return KeyParts(
         settings=strip_unmeasured(settings),
-        files=tuple(_identify(Path(path)) for path in own if path),
+        files=acquire_files(settings),
         llama_cpp=acquire_llama_version(),
         libraries=acquire_libraries(settings.env.get("LLAMA_CPP_LIB_PATH", "")),
         extra_bufts=extra_bufts and settings.repack,
@@ -98,12 +89,7 @@ def acquire_libraries(directory: str) -> tuple[FileIdentity, ...]:
             where = Path(str(metadata.distribution(DISTRIBUTION).locate_file("llama_cpp/lib")))
         except metadata.PackageNotFoundError:
             return ()
-    return tuple(_identify(path) for path in sorted(where.glob("*.so*")))
-
-
-def _identify(path: Path) -> FileIdentity:
-    status = path.stat()
-    return FileIdentity(path=str(path), size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
+    return tuple(identify_file(path) for path in sorted(where.glob("*.so*")))
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------

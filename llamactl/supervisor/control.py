@@ -62,7 +62,7 @@ class Desk(Protocol):
     def dispatch(self, event: events.Event) -> None: ...
     def welcome(self) -> Welcome: ...
     def list_models(self, name: str) -> ModelList: ...
-    def explain_load(self, name: str) -> LoadPlan: ...
+    async def explain_load(self, name: str) -> LoadPlan: ...
     def watch(self, holder: Holder) -> ModelList: ...
     def unwatch(self, holder: Holder) -> None: ...
     def machine_status(self) -> MachineStatus: ...
@@ -257,7 +257,7 @@ class Control:
                 pin = events.PinRequested((holder, message.id), message.model, message.pinned)
                 self._open(client, message.id, OpenKind.PIN, pin)
             case PlanRequest():
-                client.connection.send(PlanResult(id=message.id, plan=self._desk.explain_load(message.model)))
+                self._tasks.spawn(self._explain_load(client, message))
             case ListRequest() if client.role is ClientRole.CLI and not self._desk.is_settled():
                 # Else whoever asks right after a restart would be shown models that load anew.
                 self._tasks.spawn(self._list_when_settled(client, message))
@@ -280,6 +280,14 @@ class Control:
         """A request that does not wait is done when it was not refused at once."""
         if not wait:
             self.answer(waiter, Done(id=waiter[1], model=model))
+
+    async def _explain_load(self, client: Client, message: PlanRequest) -> None:
+        try:
+            plan = await self._desk.explain_load(message.model)
+        except LlamactlError as error:
+            client.connection.send(format_failure(message.id, error))
+        else:
+            client.connection.send(PlanResult(id=message.id, plan=plan))
 
     def _list(self, client: Client, message: ListRequest) -> None:
         listing = self._desk.list_models(message.model)

@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
@@ -43,10 +44,11 @@ from llamactl.protocol import (
 )
 from llamactl.sched import events
 from llamactl.sched.scheduler import Scheduler
-from llamactl.settings import Config
+from llamactl.settings import Config, ModelSettings
 from llamactl.supervisor.children import Child, Children
 from llamactl.supervisor.control import Control
 from llamactl.supervisor.counters import Counters
+from llamactl.supervisor.files import FileLooks
 from llamactl.supervisor.host import acquire_host_memory
 from llamactl.supervisor.measurements import Measurements
 from llamactl.supervisor.tasks import TaskSet
@@ -70,6 +72,7 @@ class Supervisor:
         self._scheduler = Scheduler()
         self._units = Units(paths, self._handle_unit_ended, self.fail)
         self._measurements = Measurements(paths, self._units, self.dispatch, self.fail)
+        self._files = FileLooks()
         self._children = Children(self._units.is_expected, self._handle_report, self._handle_silent)
         self._control = Control(self)
         self._counters = Counters()
@@ -112,6 +115,8 @@ class Supervisor:
         self.dispatch(events.RecoveryBegan(time.monotonic() + RECOVERY_S, 1 if found else 0))
         asyncio.get_running_loop().call_later(RECOVERY_S, self._settled.set)
         self._warn_unenforced()
+        # So that a reload can tell which files were replaced since, also of models that wait to be measured.
+        self._tasks.spawn(self._look_at_files(self._config.models.values()))
 
     async def stop(self) -> None:
         """End the daemon's own connections; instances, their streams and their loads go on. What clients waited for,
@@ -148,6 +153,9 @@ class Supervisor:
             self.dispatch(events.Configured(after))
             self._forget_failed()
             self._control.tell_fronts(ModelsChanged(front=self._make_front_settings()))
+            known = self._scheduler.list_files()
+            await self._look_at_files(after.models.values())
+            seen = self._scheduler.list_files()
             result = ReloadResult(
                 id=0,
                 added=tuple(name for name in after.models if name not in before.models),
@@ -155,6 +163,7 @@ class Supervisor:
                 changed=tuple(
                     name for name in after.models if before.models.get(name, after.models[name]) != after.models[name]
                 ),
+                replaced=tuple(name for name in after.models if known.get(name) and known[name] != seen.get(name)),
                 settings=describe_changes(before.settings, after.settings),
                 found={found.path: found.places for found in after.found if found not in before.found},
                 invalid=tuple(name for name in after.invalid if name not in before.invalid),
@@ -167,6 +176,7 @@ class Supervisor:
                 added=list(result.added),
                 removed=list(result.removed),
                 changed=list(result.changed),
+                replaced=list(result.replaced),
                 settings=list(result.settings),
                 invalid=list(result.invalid),
                 problems=len(result.problems),
@@ -313,6 +323,8 @@ class Supervisor:
                 self._units.stop(Role.MODEL, format_slug(effect.model), effect.generation)
             case events.StopMeasure():
                 self._measurements.stop(effect.model)
+            case events.LookAtFiles():
+                self._tasks.spawn(self._look_at_files([effect.settings]))
             case events.ReadDevices():
                 self._measurements.read_devices(effect)
             case events.RecallLease():
@@ -340,6 +352,11 @@ class Supervisor:
         if not self._control.answer(effect.waiter, grant):
             # The request left between the decision and now, but its connection holds the lease: it will say how it is.
             self._control.tell(effect.waiter[0], grant)
+
+    async def _look_at_files(self, models: Iterable[ModelSettings]) -> None:
+        """Tell the scheduler which files these models have now."""
+        for event in await self._files.look(models):
+            self.dispatch(event)
 
     def _spawn_order_stop(self, effect: events.OrderStop) -> None:
         async def order() -> None:
@@ -435,8 +452,13 @@ class Supervisor:
             return self._make_list((self._complete_status(status),))
         return self._make_list(self._list_statuses())
 
-    def explain_load(self, name: str) -> LoadPlan:
-        """What would happen if the model were loaded now. Raises LlamactlError (unknown_model)."""
+    async def explain_load(self, name: str) -> LoadPlan:
+        """What would happen if the model were loaded now, with the files that it has now. Raises LlamactlError
+        (unknown_model).
+        """
+        known = self._config.models.get(self._config.resolve(name) or "")
+        if known is not None:
+            await self._look_at_files([known])
         found = self._scheduler.explain_load(name, time.monotonic())
         if found is None:
             raise self._make_unknown(name)

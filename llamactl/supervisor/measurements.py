@@ -24,14 +24,13 @@ from llamactl.settings import Config, ModelSettings
 from llamactl.supervisor.cache import Entry, KeyParts, MeasurementCache, acquire_key_parts, format_key, match_devices
 from llamactl.supervisor.children import Child
 from llamactl.supervisor.drm import acquire_vram, match_vram
+from llamactl.supervisor.files import LOOK_S, format_files
 from llamactl.supervisor.tasks import TaskSet
 from llamactl.supervisor.units import NOT_STARTED, STOPPED, Run, Units
 from llamactl.systemd.journal import get_logger
 
 LISTING_S = 60.0
 """For how long a listing of devices vouches for cached figures."""
-LOOK_S = 10.0
-"""For looking at a model's files; a file system that hangs must not keep other models from being measured."""
 VRAM_S = 0.2
 """The kernel's count is not read again sooner."""
 
@@ -126,7 +125,7 @@ class Measurements:
     # --- the way to an answer ---
 
     async def _look_up(self, wanted: _Wanted) -> None:
-        effect = wanted.effect
+        effect, since_s = wanted.effect, time.monotonic()
         try:
             look = asyncio.to_thread(acquire_key_parts, effect.settings, effect.extra_bufts)
             wanted.parts = await asyncio.wait_for(look, LOOK_S)
@@ -134,6 +133,8 @@ class Measurements:
             _log.debug("measurement not looked up", model=effect.settings.name, reason=str(error))
         if self._wanted is not wanted:  # stopped meanwhile
             return
+        files = format_files(wanted.parts.files) if wanted.parts is not None else ""
+        self._dispatch(events.FilesSeen(effect.settings.name, files, since_s, measuring=True))
         if wanted.parts is not None and not effect.anew:
             wanted.entry = self._cache.find(format_key(wanted.parts))
         if wanted.entry is not None and not self._is_listed():

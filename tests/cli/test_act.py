@@ -279,11 +279,18 @@ def test_reload_without_changes_says_so() -> None:
     assert (result.status, result.out) == (0, "nothing has changed\n")
 
 
+def test_reload_tells_whose_files_were_replaced() -> None:
+    result, _ = ask(answer(ReloadResult(id=1, replaced=("a", "b"))), "reload")
+    assert (result.status, result.out) == (0, "files replaced, measured anew: a, b\n")
+
+
 def test_reload_as_json() -> None:
     found = {"/srv/models": {"": ("b",)}}
     result, _ = ask(answer(ReloadResult(id=1, removed=("a",), found=found)), "reload", "--json")
-    lists = {"added": [], "changed": [], "removed": ["a"], "invalid": [], "settings": [], "problems": []}
-    assert json.loads(result.out) == lists | {"found": {"/srv/models": {"": ["b"]}}}
+    lists: dict[str, list[str]] = {
+        word: [] for word in ("added", "changed", "invalid", "replaced", "settings", "problems")
+    }
+    assert json.loads(result.out) == {**lists, "removed": ["a"], "found": {"/srv/models": {"": ["b"]}}}
 
 
 def test_reload_says_what_was_found_where() -> None:

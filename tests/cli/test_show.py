@@ -153,7 +153,7 @@ def test_status_says_why_a_measurement_failed(known: bool) -> None:
 
 def test_status_says_which_settings_wait() -> None:
     _, out = show(msgspec.structs.replace(READY, waiting_settings=("ctx", "parallel")))
-    assert "    Changed: ctx, parallel: the new settings count from the next load on" in out.splitlines()
+    assert "    Changed: ctx, parallel: what is new counts from the next load on" in out.splitlines()
 
 
 def test_context_is_what_a_load_would_give() -> None:

@@ -34,6 +34,12 @@ class Unit:
     generation: str
     extra_bufts: bool
     margins: dict[str, int]
+    sizes: dict[str, int]
+    """What its file takes."""
+    version: int
+    """Of its file."""
+    surprising: bool = False
+    """Its file was replaced between the scheduler's last look and its start."""
     state: ChildState = ChildState.LOADING
     stage: str = "starting"
     connected: bool = False
@@ -91,15 +97,13 @@ class World:
         self.blind = False
         """Something was loaded that the scheduler could not check, or had no choice about."""
         self.sizes: dict[str, dict[str, int]] = {}
+        self.versions: dict[str, int] = {}
+        """Of each model's file."""
         self.dies_in_warmup = choose(4) == 0
         self.removed: set[str] = set()
         names = [f"m{index}" for index in range(models)]
         for name in names:
-            self.sizes[name] = {
-                account: size
-                for account, size in (("Host", choose(4) * 10), ("G0", choose(4) * 15), ("G1", choose(3) * 20))
-                if size
-            }
+            self.replace_file(name)
         self.config = self.make_config(names)
         self.apply(ev.Configured(self.config))
         self.apply(ev.RecoveryBegan(self.now, 0))
@@ -163,7 +167,7 @@ class World:
         if deadline is None or deadline > self.now:
             more = copy.deepcopy(self.scheduler).decide_again(self.now)
             # What is known of a device grows old by itself.
-            asks = any(isinstance(effect, ev.ReadDevices) for effect in more)
+            asks = any(isinstance(effect, ev.ReadDevices | ev.LookAtFiles) for effect in more)
             assert asks or not more, f"something was left undecided: {more}"
 
     def apply_effect(self, effect: ev.Effect) -> None:
@@ -196,9 +200,15 @@ class World:
             case ev.OrderWake():
                 unit = self.find(effect.model, effect.generation)
                 if unit is not None and unit.connected and unit.state is ChildState.SLEEPING:
+                    if self.knows_file(effect.model) and unit.note is not None and unit.note.files:
+                        assert unit.version == self.versions[effect.model], f"{effect.model} wakes with another file"
                     self.check_limits(effect.model, unit)
                     unit.sleep_ordered, unit.state, unit.stage = False, ChildState.LOADING, "starting"
                     unit.margins = effect.margins_bytes
+                    unit.sizes, unit.version = self.sizes[effect.model], self.versions[effect.model]
+                    unit.surprising = not self.knows_file(effect.model)
+                    unit.effective = None
+                    unit.allocated.pop("Host", None)
             case ev.SendNote():
                 unit = self.find(effect.model, effect.generation)
                 if unit is not None and unit.connected:
@@ -206,10 +216,13 @@ class World:
             case ev.StartMeasure():
                 assert self.measuring is None, "two measure children at a time"
                 self.measuring = effect.settings
+                self.unit_events.append(self.look(effect.settings.name, measuring=True))
             case ev.StopMeasure():
                 if self.measuring is not None and self.measuring.name == effect.model:
                     self.unit_events.append(ev.MeasureEnded(effect.model, "stopped"))
                     self.measuring = None
+            case ev.LookAtFiles():
+                self.unit_events.append(self.look(effect.settings.name))
             case ev.ReadDevices():
                 if self.choose(4):
                     rows = self.make_breakdown({}).devices[:-1]
@@ -242,19 +255,44 @@ class World:
         limit = self.config.settings.max_loaded
         assert limit == 0 or len(self.units) < limit, f"{name} is one too many"
         self.check_limits(name, None)
-        self.units[name] = Unit(effect.settings, effect.generation, effect.extra_bufts, effect.margins_bytes)
+        self.units[name] = Unit(
+            effect.settings,
+            effect.generation,
+            effect.extra_bufts,
+            effect.margins_bytes,
+            dict(self.sizes[name]),
+            self.versions[name],
+            surprising=not self.knows_file(name),
+        )
 
     def check_limits(self, name: str, itself: Unit | None) -> None:
         """Before a start or a wake: the host's budget holds with it."""
         budget, need = self.config.settings.host_budget_bytes, self.sizes[name].get("Host", 0)
-        if budget is not None and self.scheduler.model_status(name).memory.min is not None:  # type: ignore[union-attr]
+        known = self.knows_file(name) and self.scheduler.model_status(name).memory.min is not None  # type: ignore[union-attr]
+        if budget is not None and known:
             held = sum(
-                unit.allocated.get("Host", self.sizes[n].get("Host", 0))
-                for n, unit in self.units.items()
+                unit.allocated.get("Host", unit.sizes.get("Host", 0))
+                for unit in self.units.values()
                 if unit is not itself and (unit.state is not ChildState.SLEEPING or unit.sleep_ordered)
             )
-            moved = any(unit.adopted for unit in self.units.values())
+            moved = any(unit.adopted or unit.surprising for unit in self.units.values())
             assert need == 0 or need > budget or need + held <= budget or moved, f"{name} breaks the budget"
+
+    # --- files ---
+
+    def replace_file(self, name: str) -> None:
+        """Another one lies there from now on. What runs has the old one."""
+        self.versions[name] = self.versions.get(name, 0) + 1
+        shares = (("Host", self.choose(4) * 10), ("G0", self.choose(4) * 15), ("G1", self.choose(3) * 20))
+        self.sizes[name] = {account: size for account, size in shares if size}
+
+    def look(self, name: str, measuring: bool = False) -> ev.FilesSeen:
+        files = f"v{self.versions[name]}" if self.choose(8) else ""
+        return ev.FilesSeen(name, files, self.now, measuring)
+
+    def knows_file(self, name: str) -> bool:
+        """Whether the scheduler has been told of the file that is there; a moment later it may be another one."""
+        return self.scheduler.list_files()[name] == f"v{self.versions[name]}"
 
     def find(self, model: str, generation: str) -> Unit | None:
         unit = self.units.get(model)
@@ -285,7 +323,7 @@ class World:
                 ev.InstanceReported(
                     name,
                     unit.generation,
-                    unit.state,
+                    ChildState.READY if unit.sleep_ordered else unit.state,
                     unit.stage,
                     0.5,
                     unit.effective,
@@ -306,7 +344,7 @@ class World:
             if unit.sleep_ordered:
                 unit.sleep_ordered = False
                 residue = self.choose(2)
-                unit.allocated = {"G1": residue} if residue else {}
+                unit.allocated = {"Host": 0, "G1": residue} if residue else {"Host": 0}
                 unit.effective = self.make_breakdown(unit.allocated)
             self.report(unit)
         elif unit.state is ChildState.LOADING:
@@ -328,17 +366,17 @@ class World:
     def check_devices(self, unit: Unit) -> None:
         """Nothing is promised twice: a device is never full, as long as the scheduler could know and had a choice."""
         status = self.scheduler.model_status(unit.settings.name)
-        sizes = self.place(unit.settings)
+        sizes = self.place(unit.settings, unit.sizes)
         beyond = any(size > DEVICE_TOTAL - MARGIN - self.external.get(name, 0) for name, size in sizes.items())
-        if status is None or status.memory.min is None or beyond:
+        if status is None or status.memory.min is None or beyond or unit.surprising:
             self.blind = True
         for name, others in self.external.items():
             taken = sum(u.allocated.get(name, 0) for u in self.units.values())
             assert self.blind or taken + others <= DEVICE_TOTAL, f"{name} is full: {taken} + {others}"
 
-    def place(self, settings: ModelSettings) -> dict[str, int]:
-        """What the model takes at least, on the devices that its settings name."""
-        sizes = dict(self.sizes[settings.name])
+    def place(self, settings: ModelSettings, file: dict[str, int]) -> dict[str, int]:
+        """What a model with such a file takes at least, on the devices that its settings name."""
+        sizes = dict(file)
         if settings.devices:
             taken = sum(size for name, size in sizes.items() if name != "Host")
             sizes = {name: size for name, size in sizes.items() if name == "Host"}
@@ -347,7 +385,7 @@ class World:
         return sizes
 
     def allocate(self, unit: Unit) -> dict[str, int]:
-        sizes = self.place(unit.settings)
+        sizes = self.place(unit.settings, unit.sizes)
         devices = unit.settings.devices or tuple(self.external)
         if is_self_fitting(unit.settings):
             for name in devices:
@@ -378,7 +416,7 @@ class World:
         assert settings is not None
         self.measuring = None
         if self.choose(6):
-            size = self.make_breakdown(self.place(settings))
+            size = self.make_breakdown(self.place(settings, self.sizes[settings.name]))
             self.unit_events.append(ev.MeasureReported(settings.name, size, size))
             self.unit_events.append(ev.MeasureEnded(settings.name))
         else:
@@ -557,6 +595,9 @@ class World:
                 self.unloading.add(name)
             self.apply(ev.InstanceFound(name, unit.generation, unit.settings))
         self.apply(ev.RecoveryBegan(self.now + 5, self.choose(3)))
+        for name in self.sizes:
+            if self.choose(2) and self.scheduler.model_status(name) is not None:
+                self.unit_events.append(self.look(name))
         for front in self.fronts:
             self.reconnect_front(front)
 
@@ -647,6 +688,7 @@ class World:
             steps += [lambda u=u: self.advance_unit(u) for u in self.units.values()]  # type: ignore[misc]
         elif rare == 11:
             steps.append(self.move_external)
+            steps.append(lambda: self.replace_file(model))
         return steps
 
     def move_external(self) -> None:
@@ -678,6 +720,8 @@ class World:
             ev.ConnectionGone(77),
             ev.FrontAnnounced(77),
             ev.HostRead(1000, 500),
+            ev.FilesSeen("nonsense", "v1", self.now),
+            ev.FilesSeen(model, "", self.now) if model in self.sizes else ev.FilesSeen(model, "v1", self.now, True),
         ]
         self.apply(garbage[self.choose(len(garbage))])
 

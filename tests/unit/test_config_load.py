@@ -538,6 +538,16 @@ def test_ubatch_follows_a_smaller_batch_unless_it_is_set(tree: Tree) -> None:
     assert tree.load().models["m"].ubatch == 64
 
 
+def test_chat_template_file_that_is_replaced_is_a_change_of_its_model(tree: Tree) -> None:
+    template = tree.root / "chat.jinja"
+    template.write_text("before")
+    tree.model(f'chat_template_file = "{template}"')
+    before = tree.load()
+    template.write_text("after")
+    (name,) = before.models
+    assert tree.load(before).models[name] != before.models[name]
+
+
 def test_chat_template_file_is_read(tree: Tree) -> None:
     template = tree.root / "t.jinja"
     template.write_text("{{ messages }}")

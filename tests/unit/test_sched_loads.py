@@ -163,7 +163,7 @@ def test_the_journal_tells_the_story_of_an_eviction() -> None:
     bench.bring_up("a")
     bench.lease("b", front=2)
     bench.take_down("a")
-    bench.ready("b", host=58, after_s=1.5)
+    bench.ready("b", host=59, after_s=1.5)
     story = [(r.event, r.model) for r in bench.list_all(Record) if r.event != "load planned"]
     assert story[-8:] == [
         ("instance spawned", "a"),
@@ -187,7 +187,7 @@ def test_the_journal_tells_the_story_of_an_eviction() -> None:
     decided = bench.records("load decided", "b")[0]
     assert (decided.fields["needs_bytes"], decided.fields["available_bytes"]) == (60, 100)
     ready = bench.records("instance ready", "b")[0]
-    assert (ready.fields["effective_bytes"], ready.fields["load_s"]) == (58, 1.5)
+    assert (ready.fields["effective_bytes"], ready.fields["load_s"]) == (59, 1.5)
 
 
 def test_a_busy_model_is_not_asked_and_the_request_waits_until_it_is_idle() -> None:

@@ -313,3 +313,19 @@ def test_front_whose_lease_was_revoked_while_it_said_busy_gets_none_on_a_sleepin
     assert bench.status("a").busy == 0
     bench.lease("a", 2)
     assert woken(bench) == ["a"]
+
+
+def test_a_sleeping_model_that_waits_for_room_is_not_ticked_for_its_idle_time_out() -> None:
+    models = [make_settings("a", sleep_after_s=60.0, idle_timeout_s=90.0), make_settings("b")]
+    bench = Bench(*models, host_budget_bytes=100, max_wait_s=0.0)
+    for name in ("a", "b"):
+        bench.measure(name, host=60)
+    bench.bring_up("a")
+    put_to_sleep(bench, "a")
+    bench.lease("b")
+    bench.ready("b", host=60)
+    bench.lease("a", front=2)
+    bench.tick(200)
+    assert bench.state("a") == "loading"
+    deadline = bench.scheduler.next_deadline()
+    assert deadline is None or deadline > bench.now, "the supervisor's timer would fire again and again"
