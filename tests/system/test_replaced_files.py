@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models import write_large_model, write_model
+from tests.models import write_large_model, write_model, write_projector
 from tests.system import journal
 from tests.system.harness import Llamactl, run, show, sum_bytes
 
@@ -22,6 +22,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "small": write_model(place / "small.gguf", name="small", n_ctx_train=2048),
         "big": write_large_model(place / "big.gguf", BIG),
+        "projector": write_projector(place / "projector.gguf", projector="mlp"),
     }
 
 
@@ -107,7 +108,7 @@ def test_file_in_a_directory_and_the_projector_beside_it_are_noticed(
     (place / "sub").mkdir()
     put(place / "rf.gguf", place / "sub" / "rf.gguf")
     (place / "rf.gguf").unlink()
-    put(files["small"], place / "sub" / "mmproj-rf.gguf")
+    put(files["projector"], place / "sub" / "mmproj-rf.gguf")
     llamactl.write_settings()
     config = Path("/etc/llamactl/models.d/place.toml")
     config.parent.mkdir(parents=True, exist_ok=True)
@@ -115,8 +116,8 @@ def test_file_in_a_directory_and_the_projector_beside_it_are_noticed(
     llamactl.start()
     (name,) = llamactl.list_models()
     llamactl.wait_event("model_measured", LLAMACTL_MODEL=name)
-    for file in ("mmproj-rf.gguf", "rf.gguf"):
-        put(files["small"], place / "sub" / file)
+    for file, source in (("mmproj-rf.gguf", "projector"), ("rf.gguf", "small")):
+        put(files[source], place / "sub" / file)
         assert llamactl.cli_json("reload")["replaced"] == [name], file
     assert llamactl.cli_json("reload")["replaced"] == []
 
