@@ -70,8 +70,11 @@ async def serve(sockets: list[socket.socket]) -> None:
         loop.add_signal_handler(number, process.stop.set)
     loop.add_signal_handler(signal.SIGHUP, process.begin_handover)
     # While another process serves there is no hurry: not one answer shall be worse than the old one's.
-    await front.start(sockets, CONNECT_WAIT_S if process.predecessor.is_there else 0.0)
-    await process.run()
+    try:
+        await front.start(sockets, CONNECT_WAIT_S if process.predecessor.is_there else 0.0)
+        await process.run()
+    finally:
+        front.access.close()
 
 
 class _Process:

@@ -9,7 +9,6 @@ the way. `"usage"` inside a generated text cannot be mistaken for it: JSON escap
 import itertools
 import os
 import re
-from typing import Any
 
 from llamactl.front.wire import RequestHead
 
@@ -93,33 +92,3 @@ class RequestRecord:
 def _read_number(pattern: re.Pattern[bytes], text: bytes, start: int) -> int:
     found = pattern.search(text, start)
     return int(found[1]) if found else 0
-
-
-class AccessLog:
-    """One line for each request, at one level. `level` "off": none."""
-
-    def __init__(self, log: Any, level: str) -> None:
-        self._write = {"info": log.info, "debug": log.debug}.get(level)
-
-    @property
-    def is_on(self) -> bool:
-        return self._write is not None
-
-    def write(self, record: RequestRecord, now_s: float) -> None:
-        if self._write is None:
-            return
-        self._write(
-            "request answered" if record.status and not record.is_cut else "request broken off",
-            method=record.method.decode("latin-1"),
-            path=record.path.decode("latin-1"),
-            model=record.model or None,
-            status=record.status or STATUS_CLIENT_GONE,
-            duration_s=round(now_s - record.began_s, 6),
-            waited_s=round(record.waited_s, 6),
-            first_byte_s=round(record.first_byte_s, 6) if record.first_byte_s else None,
-            received_bytes=record.received_bytes,
-            sent_bytes=record.sent_bytes,
-            prompt_tokens=record.prompt_tokens or None,
-            completion_tokens=record.completion_tokens or None,
-            request_id=record.request_id.decode("latin-1"),
-        )

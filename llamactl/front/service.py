@@ -8,12 +8,14 @@ they go back when the connection does.
 import asyncio
 import contextlib
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from llamactl.errors import LlamactlError
-from llamactl.front.access import AccessLog, RequestRecord, choose_request_id
+from llamactl.front.access import RequestRecord, choose_request_id
+from llamactl.front.accesslog import AccessLog, Lines
 from llamactl.front.body import HELD_BYTES
 from llamactl.front.client import ClientConnection
 from llamactl.front.control import Control
@@ -40,6 +42,7 @@ from llamactl.protocol import (
     ServerMessage,
     Welcome,
 )
+from llamactl.systemd.bulk import open_bulk
 
 BACKLOG = 4096
 MAX_UNKNOWN_NAMES = 1024
@@ -48,9 +51,17 @@ MAX_UNKNOWN_NAMES = 1024
 class Front:
     """The state of one front process."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, control_socket: Path, log: Any) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        control_socket: Path,
+        log: Any,
+        open_lines: Callable[[str], Lines | None] = open_bulk,
+    ) -> None:
+        """`open_lines`: where lines of a level go that come by the thousand; None: nowhere."""
         self.loop = loop
         self.log = log
+        self._open_lines = open_lines
         self.control = Control(loop, control_socket, self)
         self.leases = LeaseTable(self.control.ids)
         self.pool = UpstreamPool(loop)
@@ -66,7 +77,7 @@ class Front:
         self.max_held_bytes = min(HELD_BYTES, self.settings.max_body_bytes)
         """Bodies up to this size are taken whole."""
         self.guard = Guard(self.settings)
-        self.access = AccessLog(log, self.settings.access_log)
+        self.access = self._open_access_log()
         self.tally = Tally()
         self.subscribers = Subscribers(self)
         self.unknown_names: set[str] = set()
@@ -116,6 +127,7 @@ class Front:
                 timer.cancel()
         self.pool.close()
         self.hangups.close()
+        self.access.close()
         return cut
 
     def drain(self) -> None:
@@ -176,7 +188,12 @@ class Front:
             self.max_held_bytes = min(HELD_BYTES, settings.max_body_bytes)
             self.unknown_names.clear()
             self.guard = Guard(settings)
-            self.access = AccessLog(self.log, settings.access_log)
+            self.access.close()
+            self.access = self._open_access_log()
+
+    def _open_access_log(self) -> AccessLog:
+        level = self.settings.access_log
+        return AccessLog(self.loop, None if level == "off" else self._open_lines(level))
 
     # --- leases, for exchanges ---
 

@@ -18,7 +18,8 @@ import re
 import socket
 import struct
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -37,9 +38,11 @@ Fields = Mapping[str, str]
 
 def configure(identifier: str, level: str, fields: Mapping[str, Any]) -> None:
     """Set up logging for this process. `fields` go with every line, unseen in its text (a model's name, say)."""
-    sink = JournalSink() if is_journal(sys.stderr) else StreamSink()
+    global _process
+    sink: Sink = JournalSink() if is_journal(sys.stderr) else StreamSink()
     base = {"SYSLOG_IDENTIFIER": identifier} | {format_name(key): format_field(value) for key, value in fields.items()}
     number = {"critical": 50, "error": 40, "warning": 30, "info": 20, "debug": 10}.get(level.lower(), 20)
+    _process = Process(sink, identifier, number)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -53,6 +56,23 @@ def configure(identifier: str, level: str, fields: Mapping[str, Any]) -> None:
     )
     logging.captureWarnings(True)
     logging.basicConfig(handlers=[_LibraryHandler(logging.WARNING)], level=logging.WARNING, force=True)
+
+
+@dataclass(frozen=True)
+class Process:
+    """How this process logs. `level`: as `logging` numbers them, what is below it is not written."""
+
+    sink: "Sink"
+    identifier: str
+    level: int
+
+
+_process: Process | None = None
+
+
+def get_process() -> Process | None:
+    """What `configure` has set up."""
+    return _process
 
 
 def get_logger() -> Any:
@@ -154,24 +174,50 @@ def format_field(value: Any) -> str:
 class Sink(Protocol):
     """Takes the fields of one line."""
 
+    has_fields: bool
+    """Whether it keeps more of a line than its text."""
+    before_write: Callable[[], None]
+    """Writes what has been put off, so that lines stay in order."""
+
     def write(self, fields: Fields) -> None: ...
+
+    def write_batch(self, lines: str, wait: bool) -> bool:
+        """Many lines, as `bulk` makes them. False: they are not taken at present; only where `wait` is false."""
+
+
+def _nothing() -> None:
+    """Nothing has been put off."""
 
 
 class StreamSink:
     """Standard error, for people: no fields, the level where it is not the usual one."""
 
+    has_fields = False
+
+    def __init__(self) -> None:
+        self.before_write: Callable[[], None] = _nothing
+
     def write(self, fields: Fields) -> None:
+        self.before_write()
         priority = int(fields["PRIORITY"])
         word = next((name for name, number in PRIORITIES.items() if number == priority), "")
         level = "" if priority == PRIORITIES["info"] else f"{word}: "
         with contextlib.suppress(OSError, ValueError):
             print(f"{fields['SYSLOG_IDENTIFIER']}: {level}{fields['MESSAGE']}", file=sys.stderr, flush=True)
 
+    def write_batch(self, lines: str, wait: bool) -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            print(lines, end="", file=sys.stderr, flush=True)
+        return True
+
 
 class JournalSink:
     """journald's native protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL): a datagram, or a sealed file if it is long."""
 
+    has_fields = True
+
     def __init__(self, path: str = SOCKET_PATH) -> None:
+        self.before_write: Callable[[], None] = _nothing
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.settimeout(SEND_TIMEOUT_S)
@@ -179,15 +225,37 @@ class JournalSink:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
 
     def write(self, fields: Fields) -> None:
-        data = encode_fields(fields.items())
+        self.before_write()
+        if not self._send(encode_fields(fields.items())):
+            StreamSink().write(fields)
+
+    def write_batch(self, lines: str, wait: bool) -> bool:
+        """Entries that each end with an empty line: journald takes several of them in one datagram, too."""
+        if not wait:
+            self._socket.settimeout(0)
+        try:
+            if not self._send(lines.encode("utf-8", "replace")):
+                for entry in lines.removesuffix("\n\n").split("\n\n"):
+                    StreamSink().write(dict(line.split("=", 1) for line in entry.split("\n")))
+        except BlockingIOError:
+            return wait
+        finally:
+            self._socket.settimeout(SEND_TIMEOUT_S)
+        return True
+
+    def _send(self, data: bytes) -> bool:
+        """False: there is no journald at present. Raises BlockingIOError where it takes no more and nobody waits."""
         try:
             self._socket.sendto(data, self._path)
+        except BlockingIOError:
+            if self._socket.gettimeout() == 0:
+                raise
         except OSError as error:
             if error.errno in (errno.EMSGSIZE, errno.ENOBUFS):
                 with contextlib.suppress(OSError):
                     self._write_memory(data)
-            elif error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.EACCES):
-                StreamSink().write(fields)  # no journald at present
+            return error.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.EACCES)
+        return True
 
     def _write_memory(self, data: bytes) -> None:
         descriptor = os.memfd_create("journal-entry", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)

@@ -6,6 +6,7 @@ loop. No systemd, no model: what is tested is what the front does with what othe
 
 import asyncio
 import contextlib
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -261,6 +262,31 @@ class Supervisor:
         return sum(isinstance(message, kind) for message in self.log)
 
 
+class _Lines:
+    """Takes the access log's lines for events, as other lines are."""
+
+    has_fields = True
+    waiting = 0
+
+    def __init__(self, events: list[dict[str, Any]], level: str) -> None:
+        self._events = events
+        self._level = level
+
+    def add(self, message: str, fields: str) -> None:
+        told = dict.fromkeys(("model", "first_byte_s", "prompt_tokens", "completion_tokens"))
+        for line in fields.splitlines():
+            name, _, value = line.removeprefix("LLAMACTL_").partition("=")
+            told[name.lower()] = _read_number(value) if re.fullmatch(r"[0-9.]+", value) else value
+        self._events.append({**told, "event": message.partition(":")[0], "level": self._level})
+
+    def flush(self) -> None: ...
+    def finish(self) -> None: ...
+
+
+def _read_number(text: str) -> Any:
+    return float(text) if "." in text else int(text)
+
+
 class World:
     """A front, a supervisor and instances."""
 
@@ -276,7 +302,8 @@ class World:
 
     async def start_front(self) -> None:
         log = structlog.wrap_logger(None, processors=[self._record])
-        self.front = Front(asyncio.get_running_loop(), self.supervisor.path, log)
+        loop = asyncio.get_running_loop()
+        self.front = Front(loop, self.supervisor.path, log, lambda level: _Lines(self.events, level))
         unix = socket.socket(socket.AF_UNIX)
         unix.bind(str(self.http_path))
         tcp = socket.socket()

@@ -90,6 +90,20 @@ def ask(sock: socket.socket, raw: bytes = b"GET /health HTTP/1.1\r\nHost: localh
     return sock.recv(65536)
 
 
+def test_lines_of_the_last_requests_are_written_before_it_ends(machine: Machine) -> None:
+    front = machine.start()
+    machine.expect("READY=1")
+    with socket.create_connection(machine.tcp.getsockname()) as tcp:
+        for number in range(150):
+            ask(tcp, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: id-%d\r\n\r\n" % number)
+        front.send_signal(signal.SIGTERM)
+    assert front.stderr is not None
+    lines = front.stderr.read().decode().splitlines()
+    ids = [line.rpartition("request_id=")[2] for line in lines if "request answered" in line]
+    assert ids == [f"id-{number}" for number in range(150)]
+    assert lines[-1].startswith("llamactl-front: front stopped")
+
+
 def test_passed_sockets_are_served_and_kept_over_a_restart(machine: Machine) -> None:
     first = machine.start()
     machine.expect("READY=1")

@@ -114,3 +114,18 @@ def test_each_request_is_a_line_in_the_fronts_journal(front: Llamactl) -> None:
     ids = [entry["LLAMACTL_REQUEST_ID"] for entry in front.read_events("request_answered")]
     assert loud.headers["x-request-id"] in ids
     assert quiet.headers["x-request-id"] not in ids
+
+
+def test_lines_of_requests_that_come_together_are_entries_of_their_own_in_order(front: Llamactl) -> None:
+    connection = front.connect()
+    for number in range(250):
+        connection.request("GET", f"/nothing/{number}", headers={"X-Request-Id": f"id-{number}"})
+        connection.getresponse().read()
+    connection.close()
+    front.wait_event("request_answered", LLAMACTL_REQUEST_ID="id-249")
+    entries = front.read_events("request_answered")
+    assert [entry["LLAMACTL_PATH"] for entry in entries] == [f"/nothing/{number}" for number in range(250)]
+    assert {(entry["LLAMACTL_STATUS"], entry["PRIORITY"], entry["_SYSTEMD_UNIT"]) for entry in entries} == {
+        ("404", "6", "llamactl-front.service")
+    }
+    assert {entry["MESSAGE"].partition(" path=")[0] for entry in entries} == {"request answered: method=GET"}

@@ -1,13 +1,19 @@
 """What a record says of a request, and what becomes of it: counts, and a line in the log."""
 
+import asyncio
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from llamactl.front.access import AccessLog, RequestRecord, choose_request_id
+from llamactl.front.access import RequestRecord, choose_request_id
+from llamactl.front.accesslog import AccessLog, format_fields, format_message
 from llamactl.front.tally import Histogram, Tally
 from llamactl.front.wire import RequestHead, parse_request_head
+from llamactl.systemd.journal import format_entry
 
 
 def request(*fields: str) -> RequestHead:
@@ -76,56 +82,131 @@ def test_waits_add_up() -> None:
     assert record.waited_s == 3.5
 
 
-class Log:
+TEXTS = st.text("aB9/-=\"'\\ é", max_size=12)
+SECONDS = st.sampled_from((0.0, 0.000004, 0.25, 12.3456789, 99.999, 100.0, 12345.6))
+COUNTS = st.sampled_from((0, 1, 1023, 1024, 5 << 20))
+
+
+def read_fields(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+@given(
+    st.tuples(TEXTS, TEXTS.map(lambda text: text * 30 + "x"), TEXTS, TEXTS.map(lambda text: text + "1")),
+    st.sampled_from((0, 200, 404)),
+    st.booleans(),
+    st.tuples(SECONDS, SECONDS, SECONDS),
+    st.tuples(COUNTS, COUNTS, COUNTS, COUNTS),
+)
+def test_line_is_what_any_other_line_of_ours_would_be(
+    texts: tuple[str, ...], status: int, is_cut: bool, times_s: tuple[float, ...], counts: tuple[int, ...]
+) -> None:
+    record = RequestRecord(texts[0].encode("latin-1"), texts[1].encode("latin-1"), texts[3].encode("latin-1"), b"", 0.0)
+    record.model, record.status, record.is_cut = texts[2], status, is_cut
+    record.waited_s, record.first_byte_s, duration_s = times_s
+    record.received_bytes, record.sent_bytes, record.prompt_tokens, record.completion_tokens = counts
+    expected = format_entry(
+        {
+            "event": "request broken off" if is_cut or not status else "request answered",
+            "method": texts[0] or None,
+            "path": texts[1],
+            "model": texts[2] or None,
+            "status": status or 499,
+            "duration_s": duration_s,
+            "waited_s": record.waited_s,
+            "first_byte_s": record.first_byte_s or None,
+            "received_bytes": record.received_bytes,
+            "sent_bytes": record.sent_bytes,
+            "prompt_tokens": record.prompt_tokens or None,
+            "completion_tokens": record.completion_tokens or None,
+            "request_id": texts[3],
+        }
+    )
+    assert format_message(record, duration_s) == expected.pop("MESSAGE")
+    del expected["PRIORITY"]
+    fields = read_fields(format_fields(record, duration_s))
+    assert list(fields) == list(expected)
+    for name, value in fields.items():
+        assert float(value) == round(float(expected[name]), 6) if name.endswith("_S") else value == expected[name]
+
+
+class Kept:
+    """Where lines go, without a journal behind it."""
+
+    has_fields = True
+
     def __init__(self) -> None:
-        self.lines: list[tuple[str, str, dict[str, Any]]] = []
+        self.waiting = 0
+        self.written = 0
+        self.takes = True
 
-    def info(self, event: str, **fields: Any) -> None:
-        self.lines.append(("info", event, fields))
+    def add(self, message: str, fields: str) -> None:
+        self.waiting += 1
 
-    def debug(self, event: str, **fields: Any) -> None:
-        self.lines.append(("debug", event, fields))
+    def flush(self) -> None:
+        if self.takes:
+            self.finish()
 
-
-def test_line_says_what_happened() -> None:
-    log = Log()
-    record = make_record(model="a", status=200, waited_s=0.5, first_byte_s=0.75, prompt_tokens=3, completion_tokens=4)
-    AccessLog(log, "info").write(record, 12.0)
-    ((level, event, fields),) = log.lines
-    assert (level, event) == ("info", "request answered")
-    assert fields == {
-        "method": "POST",
-        "path": "/v1/x",
-        "model": "a",
-        "status": 200,
-        "duration_s": 2.0,
-        "waited_s": 0.5,
-        "first_byte_s": 0.75,
-        "received_bytes": 0,
-        "sent_bytes": 0,
-        "prompt_tokens": 3,
-        "completion_tokens": 4,
-        "request_id": "id-1",
-    }
+    def finish(self) -> None:
+        self.written, self.waiting = self.written + self.waiting, 0
 
 
-def test_client_that_left_is_told_apart() -> None:
-    log = Log()
-    access = AccessLog(log, "debug")
-    access.write(make_record(is_cut=True), 12.0)
-    access.write(make_record(is_cut=True, status=200), 12.0)
-    assert [(level, event, fields["status"]) for level, event, fields in log.lines] == [
-        ("debug", "request broken off", 499),
-        ("debug", "request broken off", 200),
-    ]
+class Clock:
+    """A loop whose time is moved by hand."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> "Clock":
+        self.due.append(call)
+        return self
+
+    def cancel(self) -> None:
+        self.due.clear()
+
+    def pass_time(self) -> None:
+        due, self.due = self.due, []
+        for call in due:
+            call()
+
+
+def make_log() -> tuple[AccessLog, Kept, Clock]:
+    lines, clock = Kept(), Clock()
+    return AccessLog(cast(asyncio.AbstractEventLoop, clock), lines), lines, clock
+
+
+def test_lines_that_come_together_are_written_together() -> None:
+    access, lines, clock = make_log()
+    for _ in range(3):
+        access.write(make_record(status=200), 12.0)
+    assert (lines.written, len(clock.due)) == (0, 1)
+    clock.pass_time()
+    assert (lines.written, clock.due) == (3, [])
+
+
+def test_lines_that_the_journal_does_not_take_are_tried_again() -> None:
+    access, lines, clock = make_log()
+    lines.takes = False
+    access.write(make_record(status=200), 12.0)
+    clock.pass_time()
+    assert lines.written == 0
+    lines.takes = True
+    clock.pass_time()
+    assert (lines.written, clock.due) == (1, [])
+
+
+def test_log_that_ends_writes_what_it_has() -> None:
+    access, lines, clock = make_log()
+    lines.takes = False
+    access.write(make_record(status=200), 12.0)
+    access.close()
+    assert (lines.written, clock.due) == (1, [])
 
 
 def test_log_that_is_off_writes_nothing() -> None:
-    log = Log()
-    access = AccessLog(log, "off")
+    access = AccessLog(cast(asyncio.AbstractEventLoop, Clock()), None)
     assert not access.is_on
     access.write(make_record(), 12.0)
-    assert log.lines == []
 
 
 def test_requests_are_counted_by_model_and_status() -> None:

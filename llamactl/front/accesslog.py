@@ -1,0 +1,128 @@
+"""What does the log say of one request, and when is that written?
+
+The same as any other line of ours would (`journal.format_entry`), made in a fraction of the time, because a line must
+cost little beside its request: what is the same for many requests is made once, and the rest in one go. Lines are
+written FLUSH_S later, all that came together: that long a process that is killed may have kept its last lines.
+"""
+
+import asyncio
+from functools import lru_cache
+from typing import Protocol
+
+from llamactl.front.access import STATUS_CLIENT_GONE, RequestRecord
+from llamactl.systemd.journal import format_bytes, format_value
+
+FLUSH_S = 0.02
+MAX_CACHED_BYTES = 256
+"""Of a path: anybody could fill the memory with long ones."""
+
+
+class Lines(Protocol):
+    """Where they go: see `systemd.bulk`."""
+
+    has_fields: bool
+
+    @property
+    def waiting(self) -> int: ...
+
+    def add(self, message: str, fields: str) -> None: ...
+    def flush(self) -> None: ...
+    def finish(self) -> None: ...
+
+
+class AccessLog:
+    """One line for each request. `lines` None: none."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, lines: Lines | None) -> None:
+        self._loop = loop
+        self._lines = lines
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_on = lines is not None
+
+    def write(self, record: RequestRecord, now_s: float) -> None:
+        lines = self._lines
+        if lines is None:
+            return
+        lines.add(format_message(record, now_s), format_fields(record, now_s) if lines.has_fields else "")
+        if self._timer is None:
+            self._timer = self._loop.call_later(FLUSH_S, self._flush)
+
+    def close(self) -> None:
+        """Write what has not been written yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._lines is not None:
+            self._lines.finish()
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._lines is not None:
+            self._lines.flush()
+            if self._lines.waiting:
+                self._timer = self._loop.call_later(FLUSH_S, self._flush)
+
+
+def format_message(record: RequestRecord, now_s: float) -> str:
+    """The line for people."""
+    what = _find_what(record)[0]
+    event = "request answered" if record.status and not record.is_cut else "request broken off"
+    received, sent = record.received_bytes, record.sent_bytes
+    first = f" first_byte={_format_s(record.first_byte_s)}" if record.first_byte_s else ""
+    tokens = _format_tokens(record, " prompt_tokens={}", " completion_tokens={}")
+    return (
+        f"{event}: {what} status={record.status or STATUS_CLIENT_GONE} duration={_format_s(now_s - record.began_s)} "
+        f"waited={_format_s(record.waited_s) if record.waited_s else '0 s'}{first} "
+        f"received={f'{received} B' if received < 1024 else format_bytes(received)} "
+        f"sent={f'{sent} B' if sent < 1024 else format_bytes(sent)}{tokens} "
+        f"request_id={_format_text(record.request_id.decode('latin-1'))}"
+    )
+
+
+def format_fields(record: RequestRecord, now_s: float) -> str:
+    """The same for machines."""
+    event = "request_answered" if record.status and not record.is_cut else "request_broken_off"
+    first = f"LLAMACTL_FIRST_BYTE_S={record.first_byte_s:.6f}\n" if record.first_byte_s else ""
+    tokens = _format_tokens(record, "LLAMACTL_PROMPT_TOKENS={}\n", "LLAMACTL_COMPLETION_TOKENS={}\n")
+    return (
+        f"LLAMACTL_EVENT={event}\n{_find_what(record)[1]}LLAMACTL_STATUS={record.status or STATUS_CLIENT_GONE}\n"
+        f"LLAMACTL_DURATION_S={now_s - record.began_s:.6f}\nLLAMACTL_WAITED_S={record.waited_s:.6f}\n{first}"
+        f"LLAMACTL_RECEIVED_BYTES={record.received_bytes}\nLLAMACTL_SENT_BYTES={record.sent_bytes}\n{tokens}"
+        f"LLAMACTL_REQUEST_ID={record.request_id.decode('latin-1')}\n"
+    )
+
+
+def _find_what(record: RequestRecord) -> tuple[str, str]:
+    if len(record.path) <= MAX_CACHED_BYTES:
+        return _format_what_cached(record.method, record.path, record.model)
+    return _format_what(record.method, record.path, record.model)
+
+
+def _format_what(method: bytes, path: bytes, model: str) -> tuple[str, str]:
+    """What was asked of which model: for people, and for machines."""
+    values = {"method": method.decode("latin-1"), "path": path.decode("latin-1"), "model": model}
+    told = {name: value for name, value in values.items() if value}
+    return (
+        " ".join(f"{name}={format_value(value)}" for name, value in told.items()),
+        "".join(f"LLAMACTL_{name.upper()}={value}\n" for name, value in told.items()),
+    )
+
+
+_format_what_cached = lru_cache(maxsize=1024)(_format_what)
+
+
+def _format_tokens(record: RequestRecord, prompt: str, completion: str) -> str:
+    if not record.prompt_tokens and not record.completion_tokens:
+        return ""
+    return (prompt.format(record.prompt_tokens) if record.prompt_tokens else "") + (
+        completion.format(record.completion_tokens) if record.completion_tokens else ""
+    )
+
+
+def _format_s(value: float) -> str:
+    return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"
+
+
+def _format_text(text: str) -> str:
+    """A request id that is one of ours, or like one, needs no quotes."""
+    return text if text.replace("-", "").isalnum() else format_value(text)
