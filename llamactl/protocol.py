@@ -473,6 +473,30 @@ class LoadFailure(_Value, frozen=True, kw_only=True):
     """The last lines that it logged, or what is known else."""
 
 
+class Ending(_Value, frozen=True, kw_only=True):
+    """How a model ended last, in the journal's words: `event` is `model unloaded`, `load failed` or `instance
+    crashed`.
+    """
+
+    event: str
+    time_s: float
+    """Of CLOCK_REALTIME: it is shown as a date."""
+    reason: str = ""
+    for_model: str = ""
+    """The model that needed the room."""
+
+
+class Decision(_Value, frozen=True, kw_only=True):
+    """What the supervisor has decided, in the journal's words (`load decided`, `victim chosen` ...)."""
+
+    event: str
+    time_s: float
+    """Of CLOCK_REALTIME."""
+    model: str = ""
+    for_model: str = ""
+    why: str = ""
+
+
 class ModelStatus(_Value, frozen=True, kw_only=True):
     """One model, as lists show it."""
 
@@ -516,6 +540,8 @@ class ModelStatus(_Value, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     """Where the instance was placed, if that was llamactl's choice."""
     parallel: int = 1
+    ended: Ending | None = None
+    """How it ended last, since the supervisor's start."""
 
 
 class PlanDevice(_Value, frozen=True, kw_only=True):
@@ -680,6 +706,8 @@ class MachineStatus(_Message, frozen=True, kw_only=True, tag="machine"):
     problems: tuple[str, ...] = ()
     counters: dict[str, ModelCounters] = {}
     """By model."""
+    decisions: tuple[Decision, ...] = ()
+    """The last five since the supervisor's start, the latest first."""
 
 
 class ReloadResult(_Message, frozen=True, kw_only=True, tag="reloaded"):

@@ -11,6 +11,7 @@ from llamactl.cli.found import format_found
 from llamactl.cli.output import complain, print_json
 from llamactl.cli.progress import Board, ProgressLine
 from llamactl.cli.show import format_memory_table
+from llamactl.cli.terminal import acquire_look
 from llamactl.paths import Paths, acquire_paths
 from llamactl.protocol import Done, MeasureRequest, PinRequest, ReloadRequest, format_memory
 
@@ -31,7 +32,7 @@ def run_measure(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"model": result.model, "memory": format_memory(result.memory)})
     else:
-        print(format_memory_table(result.memory))
+        print(format_memory_table(result.memory, acquire_look(sys.stdout)))
     return 0
 
 

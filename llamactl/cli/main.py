@@ -57,6 +57,10 @@ def _take_json(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
+def _take_full(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("-l", "--full", action="store_true", help="do not cut lines to the terminal's width")
+
+
 def _take_no_wait(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("--no-wait", action="store_true", help="return at once, the supervisor goes on")
 
@@ -111,19 +115,19 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     (
         "Looking",
         (
-            Command("ps", "show:run_ps", "models that are loaded", (_take_json,)),
-            Command("list", "show:run_list", "all models", (_take_json,)),
+            Command("ps", "show:run_ps", "models that are loaded", (_take_full, _take_json)),
+            Command("list", "show:run_list", "all models", (_take_full, _take_json)),
             Command(
                 "status",
                 "show:run_status",
-                "memory accounts and queue; or one model in detail",
-                (_take_optional_name, _take_json),
+                "endpoints, memory accounts, queue and last decisions; or one model in detail",
+                (_take_optional_name, _take_full, _take_json),
             ),
             Command(
                 "plan",
                 "plan:run_plan",
                 "what loading a model would do, and why; does nothing",
-                (_take_name, _take_json),
+                (_take_name, _take_full, _take_json),
             ),
             Command(
                 "logs",

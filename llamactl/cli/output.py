@@ -1,4 +1,4 @@
-"""How do bytes, times and tables look on a terminal?
+"""How do bytes, times and messages look on a terminal?
 
 Texts that others wrote (log lines, file names) are cleaned before they are shown: escape sequences in them would
 reach the terminal.
@@ -6,7 +6,6 @@ reach the terminal.
 
 import json
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from llamactl.errors import LlamactlError
@@ -50,24 +49,6 @@ def format_span(seconds: float) -> str:
 def clean_text(text: str) -> str:
     """A text without anything that moves a cursor; newlines stay."""
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text.replace("\t", " "))
-
-
-def format_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), indent: str = ""
-) -> str:
-    """Aligned columns, two blanks apart; `right` are the columns of figures."""
-    lines = [list(header), *([clean_text(cell).replace("\n", " ") or NOTHING for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
-        (
-            indent
-            + "  ".join(
-                cell.rjust(width) if column in right else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-            )
-        ).rstrip()
-        for line in lines
-    )
 
 
 def print_json(value: Any) -> None:

@@ -5,13 +5,21 @@ on each device, and for each instance whether it would go and why.
 """
 
 import argparse
+import sys
 
 import msgspec
 
 from llamactl.cli.client import Client
-from llamactl.cli.output import NOTHING, format_bytes, format_span, format_table, print_json
+from llamactl.cli.output import NOTHING, format_bytes, format_span, print_json
+from llamactl.cli.tables import Column, format_table
+from llamactl.cli.terminal import WHOLE, Look, acquire_look, wrap
 from llamactl.paths import acquire_paths
 from llamactl.protocol import LoadPlan, PlanDevice, PlanInstance, PlanRequest, PlanResult
+
+_INSTANCES = (
+    *(Column("INSTANCE", least=10, middle=True), "GOES", Column("WHY", least=16), "IDLE"),
+    Column("HOLDS", least=12),
+)
 
 
 def run_plan(args: argparse.Namespace) -> int:
@@ -20,21 +28,21 @@ def run_plan(args: argparse.Namespace) -> int:
     if args.json:
         print_json(msgspec.to_builtins(result.plan))
     else:
-        print(format_plan(result.plan))
+        print(format_plan(result.plan, acquire_look(sys.stdout, args.full)))
     return 0
 
 
-def format_plan(plan: LoadPlan) -> str:
+def format_plan(plan: LoadPlan, look: Look = WHOLE) -> str:
     """The answer, then its reasons."""
-    lines = [f"{plan.model}: {plan.words}"]
+    lines = [wrap(f"{plan.model}: {plan.words}", look.width)]
     if plan.max_loaded:
         lines.append(f"{plan.loaded} of at most {plan.max_loaded} models are loaded")
     if plan.devices:
-        header = ("DEVICE", "NEEDS", "TOTAL", "OTHERS", "HELD", "MARGIN", "AVAILABLE", "MISSING")
-        lines += ["", format_table(header, [_format_device(device) for device in plan.devices], right=range(1, 8))]
+        figures = ("NEEDS", "TOTAL", "OTHERS", "HELD", "MARGIN", "AVAILABLE", "MISSING")
+        columns = [Column("DEVICE", least=8, middle=True), *(Column(title, right=True) for title in figures)]
+        lines += ["", format_table(columns, [_format_device(device) for device in plan.devices], look)]
     if plan.instances:
-        titles = ("INSTANCE", "GOES", "WHY", "IDLE", "HOLDS")
-        lines += ["", format_table(titles, [_format_instance(one) for one in plan.instances])]
+        lines += ["", format_table(_INSTANCES, [_format_instance(one) for one in plan.instances], look)]
     return "\n".join(lines)
 
 

@@ -1,32 +1,35 @@
-"""`list`, `ps`, `status`: what is configured, what runs, and who holds how much memory.
+"""`list`, `ps`, `status NAME`: what is configured, what runs, and how is one model? (`status` alone: `machine`.)
 
 Moments in messages are seconds of the monotonic clock, of no use to anyone else: here they become ages, in tables and
 in JSON alike.
 """
 
 import argparse
+import sys
+import time
 from typing import Any
 
 import msgspec
 
 from llamactl.cli.client import Client
-from llamactl.cli.output import NOTHING, clean_text, format_bytes, format_span, format_table, print_json
+from llamactl.cli.output import NOTHING, clean_text, format_bytes, format_span, print_json
+from llamactl.cli.tables import Cell, Column, format_table
+from llamactl.cli.terminal import WHOLE, Look, Style, acquire_look, wrap
+from llamactl.cli.times import describe_moment, format_moment
 from llamactl.errors import ERROR_TABLE, ErrorCode
 from llamactl.names import format_command
 from llamactl.paths import acquire_paths
 from llamactl.protocol import (
     BY_SIGNAL,
     Breakdown,
-    DeviceStatus,
+    Ending,
     ListRequest,
-    MachineStatus,
     MemoryStatus,
     ModelList,
     ModelMemory,
     ModelStatus,
     RowKind,
     State,
-    StatusRequest,
     format_memory,
 )
 
@@ -43,6 +46,26 @@ _UNKNOWN = {
     MemoryStatus.FAILED: "measuring failed",
 }
 _RUNNING = (State.LOADING, State.READY, State.SLEEPING, State.STOPPING)
+_STYLES = {
+    State.READY: Style.GOOD,
+    State.LOADING: Style.PENDING,
+    State.STOPPING: Style.PENDING,
+    State.FAILED: Style.BAD,
+}
+_CROSS = "\N{MULTIPLICATION SIGN}"
+_SYMBOLS = {State.UNLOADED: "○", State.FAILED: _CROSS}
+"""As systemctl marks units that are inactive or have failed."""
+_ENDED = {"model unloaded": "Unloaded", "load failed": "Failed", "instance crashed": "Crashed"}
+_NAME = Column("MODEL", least=10, middle=True)
+_STATE = Column("STATE", least=14)
+_LIST = (
+    *(_NAME, _STATE, Column("SIZE", right=True), Column("MEMORY MIN", least=12), Column("CONTEXT", right=True)),
+    Column("ALIASES", least=8),
+)
+_PS = (
+    *(_NAME, _STATE, Column("PID", right=True), Column("MEMORY", least=12), Column("BUSY", right=True)),
+    *("IDLE", "UP", Column("UNIT", least=16, optional=True)),
+)
 
 
 def acquire_models(name: str = "") -> ModelList:
@@ -62,10 +85,11 @@ def run_list(args: argparse.Namespace) -> int:
     if not listing.models:
         print("no models are configured; see /etc/llamactl/models.d")
         return 0
+    look = acquire_look(sys.stdout, args.full)
     rows = [
         (
             model.name,
-            "invalid" if model.invalid else format_state(model, listing.now_s),
+            Cell("invalid" if model.invalid else format_state(model, listing.now_s), choose_style(model)),
             format_bytes(model.facts.size_bytes) if model.facts else NOTHING,
             summarize_least(model),
             format_context(model),
@@ -73,12 +97,12 @@ def run_list(args: argparse.Namespace) -> int:
         )
         for model in listing.models
     ]
-    print(format_table(("MODEL", "STATE", "SIZE", "MEMORY MIN", "CONTEXT", "ALIASES"), rows, right=(2, 4)))
+    print(format_table(_LIST, rows, look))
     invalid = [model for model in listing.models if model.invalid]
     if invalid:
-        print("\nCannot be used:")
+        print(f"\n{look.paint('Cannot be used:', Style.BAD)}")
         for model in invalid:
-            print(f"  {model.name}: {clean_text(model.invalid)}")
+            print(f"  {wrap(f'{model.name}: {clean_text(model.invalid)}', look.width, '    ')}")
     return 0
 
 
@@ -91,7 +115,7 @@ def run_ps(args: argparse.Namespace) -> int:
     rows = [
         (
             model.name,
-            format_state(model, listing.now_s),
+            Cell(format_state(model, listing.now_s), choose_style(model)),
             str(model.pid or NOTHING),
             # One that waits for its turn has no instance, and holds nothing yet.
             summarize_memory(model.memory.effective or model.memory.min) if model.generation else NOTHING,
@@ -102,23 +126,16 @@ def run_ps(args: argparse.Namespace) -> int:
         )
         for model in running
     ]
-    print(format_table(("MODEL", "STATE", "PID", "MEMORY", "BUSY", "IDLE", "UP", "UNIT"), rows, right=(2, 4)))
+    print(format_table(_PS, rows, acquire_look(sys.stdout, args.full)))
     return 0
 
 
 def run_status(args: argparse.Namespace) -> int:
     if args.name:
         return _show_model(args)
-    with Client(acquire_paths().control_socket) as client:
-        machine: MachineStatus = client.ask(StatusRequest(id=1))
-    if args.json:
-        fields = msgspec.to_builtins(machine)
-        for name in ("id", "type", "since_s", "now_s"):
-            fields.pop(name, None)
-        print_json(fields | {"uptime_s": round(machine.now_s - machine.since_s, 3)})
-        return 0
-    print(format_machine(machine))
-    return 0
+    from llamactl.cli import machine
+
+    return machine.run_status(args)
 
 
 def _show_model(args: argparse.Namespace) -> int:
@@ -127,12 +144,16 @@ def _show_model(args: argparse.Namespace) -> int:
     if args.json:
         print_json(describe_model(model, listing.now_s))
     else:
-        print(format_model(model, listing.now_s))
+        print(format_model(model, listing.now_s, acquire_look(sys.stdout, args.full)))
     loaded = model.state in (State.READY, State.SLEEPING)
     return 0 if loaded else ERROR_TABLE[ErrorCode.NOT_LOADED].exit_status
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
+
+
+def choose_style(model: ModelStatus) -> Style:
+    return Style.BAD if model.invalid else _STYLES.get(model.state, Style.PLAIN)
 
 
 def format_state(model: ModelStatus, now_s: float) -> str:
@@ -188,13 +209,13 @@ def summarize_memory(breakdown: Breakdown | None) -> str:
     return ", ".join(f"{name} {format_bytes(size)}" for name, size in sum_rows(breakdown).items() if size) or NOTHING
 
 
-def format_memory_table(memory: ModelMemory, indent: str = "") -> str:
+def format_memory_table(memory: ModelMemory, look: Look = WHOLE) -> str:
     """Every row of every breakdown, and the parts of the best-known one."""
     breakdowns = {"MIN": memory.min, "MAX": memory.max, "EFFECTIVE": memory.effective}
     shown = {word: breakdown for word, breakdown in breakdowns.items() if breakdown is not None}
     why = f": {clean_text(memory.error)}" if memory.error else ""
     if not shown:
-        return indent + _UNMEASURED[memory.status] + why
+        return wrap(_UNMEASURED[memory.status] + why, look.width)
     rows: dict[tuple[RowKind, str], dict[str, int]] = {}
     for word, breakdown in shown.items():
         for row in breakdown.devices:
@@ -212,20 +233,30 @@ def format_memory_table(memory: ModelMemory, indent: str = "") -> str:
     if sum(kind is not RowKind.DEVICE for kind, _ in rows) > 1:  # all of it lies in main memory: lists show the sum
         sums = [format_bytes(sum_rows(breakdown).get(HOST)) for breakdown in shown.values()]
         cells.append(["Host in all", *sums] + [""] * 3)
-    cells.append(["context"] + [f"{breakdown.n_ctx} tokens" for breakdown in shown.values()] + [""] * 3)
-    header = ["MEMORY", *shown, "OF IT MODEL", "CONTEXT", "COMPUTE"]
-    table = format_table(header, [[cell or " " for cell in row] for row in cells], range(1, len(header)), indent)
-    return table + (f"\n{indent}The last measurement has failed{why}" if why else "")
+    title, unit = ("context", " tokens") if look.width is None else ("context (tokens)", "")
+    cells.append([title] + [f"{breakdown.n_ctx}{unit}" for breakdown in shown.values()] + [""] * 3)
+    figures = [Column(head, right=True) for head in (*shown, "OF IT MODEL", "CONTEXT", "COMPUTE")]
+    columns = [Column("MEMORY", least=12, middle=True), *figures]
+    table = format_table(columns, [[cell or " " for cell in row] for row in cells], look)
+    return table + (f"\n{wrap(f'The last measurement has failed{why}', look.width)}" if why else "")
 
 
-def format_model(model: ModelStatus, now_s: float) -> str:
-    """Many lines, as `systemctl status` shows a unit."""
-    title = f"● {model.name}" + (f" - {model.facts.description}" if model.facts and model.facts.description else "")
-    lines = [title]
+def format_model(model: ModelStatus, now_s: float, look: Look = WHOLE) -> str:
+    """Many lines, as `systemctl status` shows a unit: what was written is wrapped, what is named is cut."""
+    style, indent = choose_style(model), " " * 13
+    symbol = look.paint(_CROSS if model.invalid else _SYMBOLS.get(model.state, "●"), style)
+    about = f" - {model.facts.description}" if model.facts and model.facts.description else ""
+    room = Look(look.width - 2 if look.width is not None else None)
+    lines = [f"{symbol} {room.fit(clean_text(model.name + about))}"]
 
-    def add(label: str, text: str) -> None:
+    def add(label: str, text: str, style: Style = Style.PLAIN) -> None:
         if text:
-            lines.append(f"{label:>11}: {clean_text(text)}")
+            first, *rest = wrap(clean_text(text), look.width, indent).split("\n")
+            lines.append("\n".join([f"{label:>11}: {look.paint(first, style)}", *rest]))
+
+    def add_name(label: str, text: str, middle: bool = True) -> None:
+        if text:
+            lines.append(look.fit(f"{label:>11}: {clean_text(text)}", middle))
 
     state = "invalid" if model.invalid else format_state(model, now_s)
     if model.ready_since_s and model.state is State.READY:
@@ -233,7 +264,7 @@ def format_model(model: ModelStatus, now_s: float) -> str:
     if model.keep_alive_s is not None and model.state in (State.READY, State.SLEEPING):
         kept_s = model.keep_alive_s
         state += ", kept until it is unloaded" if kept_s < 0 else f", kept for {format_span(kept_s)} after a request"
-    add("State", state)
+    add("State", state, style)
     add("Placed on", ", ".join(model.devices))
     add("Reason", model.invalid)
     if model.waiting_settings:
@@ -243,60 +274,35 @@ def format_model(model: ModelStatus, now_s: float) -> str:
     requests += [f"{model.queued} waiting"] if model.queued else []
     idle = format_idle(model, now_s)
     add("Requests", ", ".join(requests) or (f"none for {idle}" if idle != NOTHING else ""))
-    add("Aliases", ", ".join(model.aliases))
-    add("File", model.path)
+    add_name("Aliases", ", ".join(model.aliases), middle=False)
+    add_name("File", model.path)
     if model.state in _RUNNING:
-        add("Unit", model.unit)
+        add_name("Unit", model.unit)
         add("Main PID", str(model.pid or ""))
     if model.facts is not None:
         trained = f" (trained for {model.facts.n_ctx_train})" if model.facts.n_ctx_train else ""
         sequences = f"{model.parallel} sequence{'' if model.parallel == 1 else 's'}"
         add("Context", f"{format_context(model)} tokens in {sequences}{trained}")
+    if model.ended is not None:
+        add(_ENDED.get(model.ended.event, "Ended"), _format_ending(model.ended, model.failure is None))
     if model.failure is not None:
         again = f", {model.failures} times in a row" if model.failures > 1 else ""
         how = "signal" if model.failure.result in BY_SIGNAL else "exit status"
         add("Failure", f"{model.failure.result}, {how} {model.failure.exit_code}{again}")
-        lines += [f"{'':13}{line}" for line in clean_text(model.failure.message).splitlines()]
+        if model.failure.message:
+            lines.append(indent + wrap(clean_text(model.failure.message), look.width, indent))
         if model.retry_at_s > now_s:
             at_once = format_command("load", model.name)
             add("Next try", f"by a request from {format_span(model.retry_at_s - now_s)} on, or: {at_once}")
         add("Log", format_command("logs", model.name))
-    return "\n".join([*lines, "", format_memory_table(model.memory)])
+    return "\n".join([*lines, "", format_memory_table(model.memory, look)])
 
 
-def format_machine(machine: MachineStatus) -> str:
-    """The supervisor, its accounts, its queue and what is wrong."""
-    limit = f" of at most {machine.max_loaded}" if machine.max_loaded else ""
-    lines = [
-        f"● llamactl {machine.llamactl}: up {format_span(machine.now_s - machine.since_s)}, PID {machine.pid}",
-        f"     Loaded: {machine.loaded}{limit}",
-        f"      Queue: {', '.join(machine.queue) or 'empty'}",
-    ]
-    if machine.controllers and "memory" not in machine.controllers:
-        lines.append("    Cgroups: no memory controller here; MemoryMax and its like are not applied")
-    if machine.devices:
-        header = ("DEVICE", "TOTAL", "OTHERS", "HELD", "MARGIN", "AVAILABLE", "HELD BY")
-        rows = [_format_device(device) for device in machine.devices]
-        lines += ["", format_table(header, rows, right=range(1, 6))]
-        lines += [
-            f"{device.name}: {clean_text(device.description)}" for device in machine.devices if device.description
-        ]
-    if machine.problems:
-        lines += ["", "Problems:", *(f"  {clean_text(problem)}" for problem in machine.problems)]
-    return "\n".join(lines)
-
-
-def _format_device(device: DeviceStatus) -> tuple[str, ...]:
-    known = bool(device.total)
-    return (
-        device.name,
-        format_bytes(device.total) if known else NOTHING,
-        format_bytes(device.external) if known else NOTHING,
-        format_bytes(device.held),
-        format_bytes(device.margin),
-        format_bytes(device.available) if known else NOTHING,
-        ", ".join(f"{name} {format_bytes(size)}" for name, size in device.holders.items()),
-    )
+def _format_ending(ended: Ending, with_reason: bool) -> str:
+    """When, why and for whom it ended."""
+    reason = ended.reason if with_reason else ""
+    whom = f" for {ended.for_model}" if ended.for_model else ""
+    return format_moment(ended.time_s, time.time()) + (f": {reason}{whom}" if reason or whom else "")
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -311,5 +317,6 @@ def describe_model(model: ModelStatus, now_s: float) -> dict[str, Any]:
     retry_at_s = fields.pop("retry_at_s")
     fields["retry_in_s"] = round(max(0.0, retry_at_s - now_s), 3) if retry_at_s > now_s else None
     fields["memory"] = format_memory(model.memory)
+    fields["ended"] = describe_moment(model.ended, time.time()) if model.ended is not None else None
     fields["uptime_s"] = round(now_s - ready_since_s, 3) if ready_since_s else None
     return fields

@@ -12,6 +12,8 @@ from typing import TextIO
 
 ELLIPSIS = "…"
 DEFAULT_WIDTH = 80
+LEAST_PROSE = 20
+"""Into fewer columns nothing is wrapped."""
 
 
 class Style(StrEnum):
@@ -43,6 +45,10 @@ class Look:
         return line if self.width is None else shorten(line, self.width, middle)
 
 
+WHOLE = Look()
+"""As into a pipe."""
+
+
 def acquire_look(stream: TextIO, full: bool = False) -> Look:
     """What the terminal behind a stream wants. `full`: lines are not cut."""
     if not stream.isatty():
@@ -64,12 +70,45 @@ def find_width(stream: TextIO) -> int | None:
         return DEFAULT_WIDTH
 
 
+def measure_width(text: str) -> int:
+    """Columns that a text takes on a terminal: East Asian wide characters two, combining ones none."""
+    return len(text) if text.isascii() else sum(map(_measure_character, text))
+
+
+def _measure_character(character: str) -> int:
+    import unicodedata  # most texts are ASCII
+
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
 def shorten(text: str, width: int, middle: bool = False) -> str:
-    """At most `width` characters; what does not fit gives way to an ellipsis, at the end or in the middle."""
-    if len(text) <= width:
+    """At most `width` columns; what does not fit gives way to an ellipsis, at the end or in the middle."""
+    if measure_width(text) <= width:
         return text
     if width < 1:
         return ""
     kept = width - len(ELLIPSIS)
-    tail = kept // 2 if middle else 0
-    return text[: kept - tail] + ELLIPSIS + (text[-tail:] if tail else "")
+    tail = _take(text[::-1], kept // 2)[::-1] if middle else ""
+    return _take(text, kept - measure_width(tail)) + ELLIPSIS + tail
+
+
+def _take(text: str, width: int) -> str:
+    """The beginning of a text that takes at most `width` columns."""
+    for at, character in enumerate(text):
+        width -= _measure_character(character)
+        if width < 0:
+            return text[:at]
+    return text
+
+
+def wrap(text: str, width: int | None, indent: str = "") -> str:
+    """Prose in lines of at most `width` columns less the indent, which stands before all of them but the first."""
+    if width is None:
+        return text.replace("\n", f"\n{indent}")
+    import textwrap  # only terminals need it
+
+    room = max(LEAST_PROSE, width - len(indent))
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, room, break_on_hyphens=False) or [""]]
+    return f"\n{indent}".join(lines)

@@ -49,6 +49,7 @@ from llamactl.supervisor.children import Child, Children
 from llamactl.supervisor.control import Control
 from llamactl.supervisor.counters import Counters
 from llamactl.supervisor.files import FileLooks
+from llamactl.supervisor.history import History
 from llamactl.supervisor.host import acquire_host_memory
 from llamactl.supervisor.measurements import Measurements
 from llamactl.supervisor.tasks import TaskSet
@@ -76,6 +77,7 @@ class Supervisor:
         self._children = Children(self._units.is_expected, self._handle_report, self._handle_silent)
         self._control = Control(self)
         self._counters = Counters()
+        self._history = History()
         self._watchers = Watchers(self._list_statuses, self._control.tell)
         self._config = Config()
         self._heads = HeadCache()
@@ -280,6 +282,7 @@ class Supervisor:
         match effect:
             case events.Record():
                 self._counters.count(effect)
+                self._history.take(effect, time.time())
                 getattr(_log, effect.level)(effect.event, model=effect.model or None, **effect.fields)
             case events.GrantLease():
                 self._grant(effect)
@@ -478,11 +481,15 @@ class Supervisor:
         return ModelList(id=0, now_s=time.monotonic(), models=models)
 
     def _complete_status(self, status: ModelStatus) -> ModelStatus:
-        """A model's status with what only the units know."""
+        """A model's status with what the scheduler does not know."""
         slug = format_slug(status.name)
         run = self._units.find(Role.MODEL, slug)
         return msgspec.structs.replace(
-            status, slug=slug, unit=format_unit(Role.MODEL, slug), pid=run.pid if run is not None else 0
+            status,
+            slug=slug,
+            unit=format_unit(Role.MODEL, slug),
+            pid=run.pid if run is not None else 0,
+            ended=self._history.find_ending(status.name),
         )
 
     def machine_status(self) -> MachineStatus:
@@ -500,6 +507,7 @@ class Supervisor:
             controllers=self._units.manager.controllers,
             problems=self._list_problems(),
             counters=self._counters.list_models(),
+            decisions=self._history.list_decisions(),
         )
 
     def _tell_status(self) -> None:

@@ -5,6 +5,7 @@ the command sent, in order, is kept for the test. Nothing waits without a limit.
 """
 
 import os
+import pty
 import select
 import shutil
 import socket
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,23 +158,74 @@ def run(paths: Paths, *words: str, environment: dict[str, str] | None = None) ->
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def add_systemctl(directory: Path, state: str, load: str = "loaded", told: Path | None = None) -> str:
-    """A PATH with a systemctl that says in which state the supervisor's unit is; it tells `told` that it was asked."""
+def add_systemctl(
+    directory: Path, state: str = "active", load: str = "loaded", told: Path | None = None, sockets: str = ""
+) -> str:
+    """A PATH with a systemctl that says in which state the supervisor's unit is, and how the front's sockets are; it
+    tells `told` that it was asked for the first.
+    """
     program = directory / "bin" / "systemctl"
     program.parent.mkdir()
+    (directory / "sockets").write_text(sockets)
     tell = f'echo asked >"{told}"; ' if told is not None else ""
     program.write_text(
-        f'#!/bin/sh\ncase "$*" in *LoadState*) echo {load} ;; *ActiveState*) {tell}echo {state} ;; *) exit 1 ;; esac\n'
+        f"""#!/bin/sh
+case "$*" in
+*Listen*) exec cat "{directory}/sockets" ;;
+*LoadState*) echo {load} ;;
+*ActiveState*) {tell}echo {state} ;;
+*) exit 1 ;;
+esac
+"""
     )
     program.chmod(0o755)
     return f"{program.parent}:{os.environ['PATH']}"
 
 
-def ask(script: Script, *words: str) -> tuple[Result, list[Any]]:
+TAKEN = """\
+Listen=/run/llamactl/http.sock (Stream)
+Result=success
+Id=llamactl-front.socket
+LoadState=loaded
+ActiveState=active
+
+Listen=127.0.0.1:8080 (Stream)
+Result=resources
+Id=llamactl-front-tcp.socket
+LoadState=loaded
+ActiveState=failed
+
+Id=llamactl-front.service
+LoadState=loaded
+ActiveState=active
+Result=success
+"""
+"""The front's sockets, one of which could not be bound. (Nobody has the port any more.)"""
+
+
+def ask(script: Script, *words: str, environment: dict[str, str] | None = None) -> tuple[Result, list[Any]]:
     """Run a command against a script: its result, and what it asked for."""
     with Supervisor(script) as supervisor:
-        result = run(supervisor.paths, *words)
+        result = run(supervisor.paths, *words, environment=environment)
         return result, supervisor.requests
+
+
+def show_on_terminal(script: Script, *words: str, environment: dict[str, str] | None = None) -> str:
+    """What a command prints on a terminal of 80 columns."""
+    terminal, end = pty.openpty()
+    with Supervisor(script) as supervisor:
+        known = {"TERM": "xterm", "COLUMNS": "80"} | (environment or {})
+        process = subprocess.Popen(
+            make_command(*words), env=make_environment(supervisor.paths) | known, stdout=end, stdin=subprocess.DEVNULL
+        )
+        os.close(end)
+        shown = b""
+        with suppress(OSError):  # EIO: nobody has the other end open any more
+            while piece := os.read(terminal, 1 << 16):
+                shown += piece
+        os.close(terminal)
+        process.wait(TIMEOUT_S)
+    return shown.decode().replace("\r\n", "\n")
 
 
 def read_until(fd: int, end: bytes, timeout_s: float = TIMEOUT_S) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llamactl.paths import Paths
-from tests.cli.scripted import run
+from tests.cli.scripted import TAKEN, add_systemctl, run
 
 
 @pytest.fixture
@@ -33,6 +33,14 @@ def test_all_well_is_0(paths: Paths) -> None:
     result = run(paths, "check")
     assert (result.status, result.out) == (0, "")
     assert result.err == f"{paths.config_dir}: 1 model, no problems\n"
+
+
+def test_endpoint_that_is_not_in_force_is_a_problem(paths: Paths, tmp_path: Path) -> None:
+    add_model(paths)
+    result = run(paths, "check", environment={"PATH": add_systemctl(tmp_path, sockets=TAKEN)})
+    assert result.status == 1
+    assert result.out.startswith("llamactl-front-tcp.socket: 127.0.0.1:8080: NOT IN FORCE: ")
+    assert result.err.startswith(f"{paths.config_dir}: 1 model, 1 problem")
 
 
 def test_directory_that_is_missing_is_told(tmp_path: Path) -> None:

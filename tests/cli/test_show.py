@@ -1,6 +1,10 @@
 """`list`, `ps`, `status`: tables for people, JSON for scripts."""
 
 import json
+import re
+import time
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +13,9 @@ import pytest
 from llamactl.errors import ErrorCode
 from llamactl.protocol import (
     Breakdown,
+    Decision,
     DeviceStatus,
+    Ending,
     Facts,
     Failure,
     ListRequest,
@@ -25,7 +31,7 @@ from llamactl.protocol import (
     State,
     StatusRequest,
 )
-from tests.cli.scripted import answer, ask
+from tests.cli.scripted import TAKEN, add_systemctl, answer, ask
 
 GPU = Row(kind=RowKind.DEVICE, name="CUDA0", model=5 << 30)
 HOST = Row(kind=RowKind.HOST, name="Host", model=200 << 20)
@@ -307,3 +313,77 @@ def test_model_that_was_just_loaded_has_not_been_idle_for_longer_than_it_is_up()
     result, _ = ask(answer(ModelList(id=1, now_s=1000.0, models=(model,))), "ps", "--json")
     (shown,) = json.loads(result.out)
     assert (shown["idle_s"], shown["uptime_s"]) == (10.0, 10.0)
+
+
+# --- what has been ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ended", "failure", "line"),
+    [
+        (
+            Ending(event="model unloaded", time_s=0, reason="evicted", for_model="gemma3"),
+            None,
+            r"   Unloaded: \w{3} \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+; 5min ago: evicted for gemma3",
+        ),
+        (Ending(event="model unloaded", time_s=0, reason="by command"), None, r"   Unloaded: .* ago: by command"),
+        (Ending(event="instance crashed", time_s=0, reason="SIGSEGV"), None, r"    Crashed: .*; 5min ago: SIGSEGV"),
+        (Ending(event="load failed", time_s=0, reason="bad magic"), FAILED.failure, r"     Failed: .*; 5min ago"),
+    ],
+)
+def test_status_says_when_why_and_for_whom_a_model_ended_last(
+    ended: Ending, failure: LoadFailure | None, line: str
+) -> None:
+    ended = msgspec.structs.replace(ended, time_s=time.time() - 300)
+    _, out = show(ModelStatus(name="m", state=State.UNLOADED, ended=ended, failure=failure))
+    assert any(re.fullmatch(line, shown) for shown in out.splitlines()), out
+
+
+def test_end_of_a_model_for_scripts() -> None:
+    ended = Ending(event="model unloaded", time_s=time.time() - 300, reason="evicted", for_model="b")
+    listing = ModelList(id=1, now_s=1.0, models=(ModelStatus(name="m", state=State.UNLOADED, ended=ended),))
+    result, _ = ask(answer(listing), "status", "m", "--json")
+    shown = json.loads(result.out)["ended"]
+    assert 300 <= shown.pop("ago_s") < 400
+    assert datetime.fromisoformat(shown.pop("time")).timestamp() == pytest.approx(ended.time_s, abs=0.001)
+    assert shown == {"event": "model unloaded", "reason": "evicted", "for_model": "b"}
+
+
+DECIDED = msgspec.structs.replace(
+    MACHINE,
+    decisions=(
+        Decision(event="victim chosen", model="a", for_model="b", why="idle for 4 s", time_s=time.time() - 300),
+        Decision(event="load refused", model="c", why="needs 2 GiB", time_s=time.time() - 7200),
+    ),
+)
+
+
+def test_status_of_the_machine_shows_its_last_decisions() -> None:
+    result, _ = ask(answer(DECIDED), "status")
+    lines = [re.split(r" {2,}", line.strip()) for line in result.out.splitlines()]
+    at = lines.index(["WHEN", "MODEL", "DECISION", "WHY"])
+    assert lines[at + 1][1:] == ["a", "victim chosen for b", "idle for 4 s"]
+    assert lines[at + 2] == ["2h ago", "c", "load refused", "needs 2 GiB"]
+
+
+def test_status_of_the_machine_shows_its_endpoints(tmp_path: Path) -> None:
+    environment = {"PATH": add_systemctl(tmp_path, sockets=TAKEN)}
+    result, _ = ask(answer(MACHINE), "status", environment=environment)
+    lines = result.out.splitlines()
+    assert lines[1] == "  Endpoints: /run/llamactl/http.sock: in force"
+    assert lines[2].startswith("             127.0.0.1:8080: NOT IN FORCE: ")
+    result, _ = ask(answer(DECIDED), "status", "--json", environment=environment)
+    shown = json.loads(result.out)
+    assert [(one["address"], one["in_force"]) for one in shown["endpoints"]] == [
+        ("/run/llamactl/http.sock", True),
+        ("127.0.0.1:8080", False),
+    ]
+    assert [one["event"] for one in shown["decisions"]] == ["victim chosen", "load refused"]
+    assert set(shown["decisions"][0]) == {"event", "model", "for_model", "why", "time", "ago_s"}
+
+
+def test_status_without_systemd_says_nothing_of_endpoints(tmp_path: Path) -> None:
+    result, _ = ask(answer(MACHINE), "status", environment={"PATH": str(tmp_path)})
+    assert "Endpoints" not in result.out
+    result, _ = ask(answer(MACHINE), "status", "--json", environment={"PATH": str(tmp_path)})
+    assert json.loads(result.out)["endpoints"] == []

@@ -12,7 +12,7 @@ from llamactl.cli.main import (
     main,
     parse_command,
 )
-from llamactl.cli.output import clean_text, format_bytes, format_span, format_table
+from llamactl.cli.output import clean_text, format_bytes, format_span
 from llamactl.cli.progress import describe_progress, describe_unloading
 from llamactl.protocol import Progress, Stage
 
@@ -75,15 +75,6 @@ def test_waiting_says_what_for(busy: tuple[str, ...], going: tuple[str, ...], te
 def test_unload_says_what_it_waits_for(busy: tuple[str, ...], going: tuple[str, ...], text: str) -> None:
     progress = Progress(id=1, stage=Stage.WAITING, waiting_for=("a",), busy=busy, going=going)
     assert describe_unloading(progress) == text
-
-
-def test_table_aligns_and_shows_empty_cells() -> None:
-    assert format_table(("A", "NUMBER"), [("long", "5"), ("x", ""), ("y\n", "1234567")], right=[1]).splitlines() == [
-        "A      NUMBER",
-        "long        5",
-        "x           -",
-        "y     1234567",
-    ]
 
 
 def test_unprintable_characters_are_replaced() -> None:
