@@ -13,6 +13,9 @@ import msgspec
 
 GIB = 1 << 30
 
+TEMPLATE_RESERVED = ("messages", "tools", "add_generation_prompt")
+"""Variables of chat templates that say what a request says: no configuration sets them."""
+
 
 class Switch(StrEnum):
     """llama.cpp's three-valued options."""
@@ -104,7 +107,11 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     fit_margin_bytes: int = 0
     """What fitting leaves free on each device, where that is more than the machine's margin."""
     chat_template: str = ""
-    """A Jinja template that replaces the file's own."""
+    """A Jinja template that replaces the file's own, or the name of one that llama.cpp has built in."""
+    reasoning: Switch = Switch.AUTO
+    """What the template's `enable_thinking` is. Auto is on, as in llama-server: what cannot think has no such word."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Variables for the template of requests that do not set them."""
     pooling: str = ""
     """Pooling of embeddings (none, mean, cls, last, rank); empty: as the file says."""
     sampling: dict[str, int | float | list[str]] = {}

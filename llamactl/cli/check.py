@@ -15,6 +15,7 @@ import msgspec
 from llamactl.cli.found import format_found
 from llamactl.cli.listeners import Listener, acquire_listeners
 from llamactl.cli.output import clean_text, print_json
+from llamactl.cli.templates import check_templates
 from llamactl.cli.terminal import Style, acquire_look
 from llamactl.config import acquire_heads, check_config, load_config
 from llamactl.paths import acquire_paths
@@ -28,7 +29,8 @@ def run_check(args: argparse.Namespace) -> int:
     paths = acquire_paths()
     config = load_config(paths, read_heads=acquire_heads)
     found = {directory.path: directory.places for directory in config.found}
-    problems = [*config.problems, *check_config(paths, config), *_list_dead_ends(acquire_listeners())]
+    problems = [*config.problems, *check_config(paths, config), *check_templates(config)]
+    problems += _list_dead_ends(acquire_listeners())
     fatal = sum(problem.fatal for problem in problems)
     invalid = {*config.invalid, *(problem.model for problem in problems if problem.fatal and problem.model)}
     good = sorted(config.models.keys() - invalid)

@@ -166,6 +166,24 @@ def _read_outputs(reader: "_Reader", n_tensors: int, projectors: tuple[str, ...]
     return widths
 
 
+def acquire_text(path: str, wanted: str) -> str | None:
+    """One text of a file's metadata; None where there is none, or the file is not understood. Raises OSError."""
+    with open(path, "rb") as file:
+        try:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                if data[: len(MAGIC)] != MAGIC:
+                    return None
+                reader = _Reader(data)
+                for _ in range(_read_counts(reader)[1]):
+                    key, kind = reader.take_string(), reader.take_uint32()
+                    if key == wanted.encode() and kind == _STRING:
+                        return reader.take_string().decode("utf-8", "replace")
+                    reader.skip_value(kind)
+        except (ValueError, struct.error, OverflowError, _NotUnderstood):  # the first: it cannot be mapped
+            return None
+    return None
+
+
 def find_fault(path: Path) -> str:
     """Why a file that begins like a GGUF file is none that llama.cpp reads; empty where nothing is wrong with its head.
     Raises OSError.

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from llamactl.child import variables
+from llamactl.config.templates import check_template
 from llamactl.config.units import format_duration, format_size, parse_duration, parse_size
 from llamactl.errors import LlamactlError
 from llamactl.names import check_model_name
-from llamactl.settings import AccessLog, GlobalSettings, ModelSettings, Sampling, Switch
+from llamactl.settings import TEMPLATE_RESERVED, AccessLog, GlobalSettings, ModelSettings, Sampling, Switch
 
 ALL_LAYERS = 65536
 """What `n_gpu_layers = "all"` becomes: more than any model has, so that llama.cpp takes all and fitting sees a number
@@ -284,6 +285,28 @@ def _parse_sampling(value: object) -> dict[str, Any]:
     return sampling
 
 
+def _parse_variables(value: object) -> dict[str, Any]:
+    """What JSON can say: the settings travel as JSON."""
+    if not isinstance(value, dict):
+        raise ValueError("must be a table, as in { preserve_thinking = true }")
+    for name, content in value.items():
+        if name in TEMPLATE_RESERVED:
+            raise ValueError(f"{name} is set by the request itself")
+        if not _is_plain(content):
+            raise ValueError(f"{name} must be a text, a number, true, false, or a list or table of these")
+    return value
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, int):
+        return -(1 << 63) <= value < 1 << 63
+    return isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))
+
+
 def _parse_samplers(value: object) -> list[str]:
     samplers = list(_parse_texts(value))
     for sampler in samplers:
@@ -374,6 +397,8 @@ def parse_finite_duration(value: object) -> float:
 
 BOOLEAN = Kind("boolean", _parse_boolean, _show_plain)
 TEXT = Kind("text", _check_text, _show_text)
+TEMPLATE = Kind("text", lambda value: check_template(_check_text(value)), _show_text)
+VARIABLES = Kind("table", _parse_variables, _show_plain)
 PATH = Kind("absolute path", _parse_path, _show_text)
 OPTIONAL_PATH = Kind("absolute path", _parse_optional_path, _show_text)
 SAMPLING = Kind("table, see below", _parse_sampling, _show_plain)
@@ -525,8 +550,25 @@ MODEL_KEYS: tuple[Key, ...] = (
     Key("fit", "fit", BOOLEAN, "Fit context and layers that are not set to the memory that is free."),
     Key("fit_ctx", "fit_ctx", _make_integer(1), "The smallest context for one sequence that fitting may choose."),
     Key("fit_margin", "fit_margin_bytes", SIZE, "What fitting leaves free on each device, if more than `margin`."),
-    Key("chat_template", "chat_template", TEXT, "A Jinja template that replaces the model file's own."),
+    Key(
+        "chat_template",
+        "chat_template",
+        TEMPLATE,
+        "A Jinja template instead of the model file's own, or the name of one that llama.cpp has built in (`chatml`).",
+    ),
     CHAT_TEMPLATE_FILE,
+    Key(
+        "reasoning",
+        "reasoning",
+        SWITCH,
+        "Whether the model thinks before it answers, where its template can say so (`enable_thinking`).",
+    ),
+    Key(
+        "chat_template_kwargs",
+        "chat_template_kwargs",
+        VARIABLES,
+        "Variables that the chat template gets, unless a request sets them itself.",
+    ),
     Key(
         "pooling",
         "pooling",

@@ -14,6 +14,7 @@ from typing import Any
 
 from llamactl.config.keys import CHAT_TEMPLATE_FILE, OTHER_NAMES, Key, show_value
 from llamactl.config.read import UnreadableError, read_text
+from llamactl.config.templates import check_template
 from llamactl.settings import Problem
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -99,7 +100,7 @@ def parse_table(
 
 def _read_template(path: str) -> str:
     try:
-        return read_text(path)
+        return check_template(read_text(path))
     except FileNotFoundError:
         raise ValueError("no such file") from None
     except UnreadableError as error:

@@ -32,7 +32,7 @@ from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
 
 if TYPE_CHECKING:
-    from llamactl.instance.chat.template import ChatTemplate
+    from llamactl.instance.chat.template import Template
     from llamactl.instance.engine.engine import Engine
     from llamactl.instance.http.api import Api
     from llamactl.instance.http.prompts import PromptReader
@@ -79,7 +79,7 @@ class Instance:
         self._sharers = 1
         self._loaded: Loaded | None = None
         """Kept for the arrays that llama.cpp's parameters point to."""
-        self._readers: tuple[PromptReader, ChatTemplate] | None = None
+        self._readers: tuple[PromptReader, Template] | None = None
         """Of the model that is loading, made while its context is."""
         self._loop = asyncio.get_running_loop()
         hello = ChildHello(
@@ -137,13 +137,17 @@ class Instance:
         with contextlib.suppress(LlamactlError, RuntimeError):  # met again when the model is ready, and reported then
             self._readers = self._make_readers(model)
 
-    def _make_readers(self, model: "LoadedModel") -> "tuple[PromptReader, ChatTemplate]":
-        from llamactl.instance.chat.template import CHATML, ChatTemplate
+    def _make_readers(self, model: "LoadedModel") -> "tuple[PromptReader, Template]":
+        from llamactl.instance.chat.choose import choose_template
         from llamactl.instance.http.prompts import PromptReader
 
         vocabulary = model.vocabulary
-        source = self._environment.settings.chat_template or model.read_meta("tokenizer.chat_template") or CHATML
-        template = ChatTemplate(source, vocabulary.text_of(vocabulary.bos), vocabulary.text_of(vocabulary.eos))
+        template = choose_template(
+            self._environment.settings.chat_template,
+            model.read_meta("tokenizer.chat_template"),
+            vocabulary.text_of(vocabulary.bos),
+            vocabulary.text_of(vocabulary.eos),
+        )
         return PromptReader(vocabulary), template
 
     async def _announce_warm_up(self) -> None:

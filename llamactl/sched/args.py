@@ -4,6 +4,8 @@ Only what is set and llama-server has a word for; paths and numbers as they are 
 Nothing here starts a process: instances get their settings as JSON.
 """
 
+import json
+
 from llamactl.settings import ModelSettings
 
 _OPTIONS = (
@@ -25,6 +27,8 @@ _OPTIONS = (
     ("fit", "--fit"),
     ("fit_ctx", "--fit-ctx"),
     ("pooling", "--pooling"),
+    ("reasoning", "--reasoning"),
+    ("chat_template_kwargs", "--chat-template-kwargs"),
 )
 _SWITCHES = (("mmap", "--no-mmap"), ("repack", "--no-repack"))
 _DEFAULTS = ModelSettings(name="", path="")
@@ -44,6 +48,8 @@ def format_args(settings: ModelSettings) -> tuple[str, ...]:
 def _format_value(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, tuple):
         return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
     return str(value)

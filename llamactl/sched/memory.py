@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from llamactl.protocol import Breakdown, Row, RowKind
-from llamactl.settings import ModelSettings
+from llamactl.settings import ModelSettings, Switch
 
 HOST = "Host"
 """Name of the host's account."""
@@ -72,6 +72,8 @@ _UNMEASURED: dict[str, object] = {
     "name": "",
     "aliases": (),
     "chat_template": "",
+    "reasoning": Switch.AUTO,
+    "chat_template_kwargs": {},
     "sampling": {},
     "show_prompts": False,
     "pin": False,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,43 @@ def test_file_that_is_no_model_makes_its_model_invalid(paths: Paths) -> None:
     assert result.status == 1
     assert result.err == f"{paths.config_dir}: 1 model, 1 of them invalid, 1 problem\n"
     assert json.loads(run(paths, "check", "--json").out)["invalid"] == ["m"]
+
+
+def write_template(path: Path, template: str) -> None:
+    """A file with a head that has one text."""
+    key = b"tokenizer.chat_template"
+    pair = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 8, len(template)) + template.encode()
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair)
+
+
+GO = "{{ range .Messages }}{{ .Content }}{{ end }}"
+
+
+def test_file_whose_template_is_no_jinja_is_worth_a_note(paths: Paths) -> None:
+    path = add_model(paths)
+    write_template(path, GO)
+    result = run(paths, "check")
+    assert result.status == 0
+    assert result.out.startswith(f"note: {paths.models_config_dir}/m.toml: models.m.path: chats will be refused: ")
+    assert f"the chat template in '{path}' cannot be used: it is no Jinja template: line 1: " in result.out
+    assert "chat_template_file" in result.out
+    write_template(path, "{{ bos_token }}")
+    assert "it uses no message" in run(paths, "check").out
+    write_template(path, "{{ messages }}")
+    assert run(paths, "check").out == ""
+
+
+@pytest.mark.parametrize("keys", ['chat_template = "chatml"', 'pooling = "mean"'])
+def test_template_of_a_file_that_is_not_used_does_not_matter(paths: Paths, keys: str) -> None:
+    write_template(add_model(paths, keys), GO)
+    assert run(paths, "check").out == ""
+
+
+def test_configured_template_that_is_no_jinja_is_a_mistake(paths: Paths) -> None:
+    add_model(paths, 'chat_template = "{% if %}{{ messages }}"')
+    result = run(paths, "check")
+    assert result.status == 1
+    assert "models.m.chat_template: cannot use the chat template: it is no Jinja template: line 1: " in result.out
 
 
 def test_notes_alone_are_0(paths: Paths) -> None:

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llamactl.settings import ModelSettings
+from llamactl.settings import ModelSettings, Switch
 from tests.instance.harness import Child, join_text, run_child
+from tests.models import write_model
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
@@ -231,8 +232,8 @@ def test_parts_of_a_message_stay_apart(instance: Child) -> None:
 
 def test_configured_template_gets_tools_and_the_requests_own_variables(tiny: Path, tmp_path: Path) -> None:
     template = (
-        "{% if tools %}{{ tools[0].function.name }}|{% endif %}"
-        "{% if enable_thinking is defined %}{{ enable_thinking }}|{% endif %}{{ bos_token }}{{ messages[0].content }}"
+        "{% if tools %}{{ tools[0].function.name }}|{{ enable_thinking }}|{% endif %}"
+        "{{ bos_token }}{{ messages[0].content }}"
     )
     tools = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
     model = ModelSettings(name="tiny", path=str(tiny), ctx=256, threads=1, chat_template=template)
@@ -246,6 +247,55 @@ def test_configured_template_gets_tools_and_the_requests_own_variables(tiny: Pat
     assert applied["prompt"] == "weather|False|<s>hello"
     assert plain["prompt"] == "<s>hello"
     assert answer["usage"]["prompt_tokens"] == len(once["tokens"]), "the template's BOS and the tokenizer's are one"
+
+
+def test_configuration_sets_variables_of_the_template(tiny: Path, tmp_path: Path) -> None:
+    template = "{{ enable_thinking }}|{{ a }}|{{ b }}|{{ messages[0].content }}"
+    model = ModelSettings(
+        name="tiny",
+        path=str(tiny),
+        ctx=256,
+        threads=1,
+        chat_template=template,
+        reasoning=Switch.OFF,
+        chat_template_kwargs={"a": [1], "b": "x"},
+    )
+    with run_child(tmp_path, "serve", model) as child:
+        child.supervisor.wait_for("ready")
+
+        def apply(**variables: Any) -> str:
+            body = {"messages": MESSAGES, "chat_template_kwargs": variables}
+            prompt = child.request("POST", "/apply-template", body)[1]["prompt"]
+            assert isinstance(prompt, str)
+            return prompt
+
+        assert apply() == "False|[1]|x|hello"
+        assert apply(enable_thinking=True, b="y") == "True|[1]|y|hello"
+
+
+def test_model_whose_template_is_no_jinja_does_all_but_chat(tmp_path: Path) -> None:
+    template = "{{- if .System }}<|sys|>{{ .System }}{{ end }}{{- range $i, $_ := .Messages }}{{ .Content }}{{ end }}"
+    path = write_model(tmp_path / "go.gguf", chat_template=template)
+    with run_child(tmp_path, "serve", ModelSettings(name="go", path=str(path), ctx=256, threads=1)) as child:
+        child.supervisor.wait_for("ready")
+        assert child.request("POST", COMPLETION, {"prompt": "hello", "max_tokens": 2})[0] == 200
+        assert child.request("POST", "/tokenize", {"content": "hello"})[0] == 200
+        assert child.request("GET", "/props")[1]["chat_template"] == template
+        for route in (CHAT, "/apply-template"):
+            status, answer = child.request("POST", route, {"messages": MESSAGES, "max_tokens": 2})
+            assert status == 400
+            assert "no Jinja template" in answer["error"]["message"]
+            assert "chat_template_file" in answer["error"]["message"]
+        assert "chat template unusable" in child.errors
+
+
+def test_built_in_template_is_chosen_by_name(tiny: Path, tmp_path: Path) -> None:
+    model = ModelSettings(name="tiny", path=str(tiny), ctx=256, threads=1, chat_template="gemma")
+    with run_child(tmp_path, "serve", model) as child:
+        child.supervisor.wait_for("ready")
+        _, applied = child.request("POST", "/apply-template", {"messages": MESSAGES})
+        assert applied["prompt"] == "<start_of_turn>user\nhello<end_of_turn>\n<start_of_turn>model\n"
+        assert child.request("POST", CHAT, {"messages": MESSAGES, "max_tokens": 2})[0] == 200
 
 
 def test_instance_describes_itself(instance: Child) -> None:

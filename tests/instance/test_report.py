@@ -292,10 +292,3 @@ def test_stream_that_nobody_reads_neither_holds_the_end_up_nor_leaves_a_tracebac
         assert "CancelledError" not in child.errors
         with pytest.raises(http.client.IncompleteRead):
             response.read()
-
-
-def test_template_that_python_refuses_is_the_reason_of_the_failure(tiny: Path, tmp_path: Path) -> None:
-    settings = msgspec.structs.replace(make_settings(tiny), chat_template="{% break %}")
-    with run_child(tmp_path, "serve", settings) as child:
-        assert "cannot use the chat template: 'break' outside loop" in child.supervisor.wait_for("failed").error
-        assert child.wait() == 1

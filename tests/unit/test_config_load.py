@@ -96,7 +96,9 @@ def test_model_keys(tree: Tree) -> None:
         fit = false
         fit_ctx = 512
         fit_margin = "1M"
-        chat_template = "{{ x }}"
+        chat_template = "{{ messages }}"
+        reasoning = "off"
+        chat_template_kwargs = { preserve_thinking = true, n = [1, 2.5, { a = "b" }] }
         pooling = "mean"
         pin = true
         priority = -3
@@ -132,7 +134,9 @@ def test_model_keys(tree: Tree) -> None:
         fit=False,
         fit_ctx=512,
         fit_margin_bytes=1 << 20,
-        chat_template="{{ x }}",
+        chat_template="{{ messages }}",
+        reasoning=Switch.OFF,
+        chat_template_kwargs={"preserve_thinking": True, "n": [1, 2.5, {"a": "b"}]},
         pooling="mean",
         pin=True,
         priority=-3,
@@ -198,6 +202,25 @@ MISTAKES = [
         'chat_template_file = "/nowhere/x"',
         "models.m.chat_template_file: cannot use chat_template_file = '/nowhere/x': no such",
     ),
+    (
+        'chat_template = "chat-ml"',
+        "models.m.chat_template: cannot use chat_template = 'chat-ml': is no name of a built-in template; did you mean "
+        "'chatml'?",
+    ),
+    (
+        'chat_template = "{{ .Prompt }}"',
+        "models.m.chat_template: cannot use chat_template = '{{ .Prompt }}': must be a Jinja template that uses "
+        "`messages`, or the name",
+    ),
+    (
+        "chat_template_kwargs = { tools = 1 }",
+        "models.m.chat_template_kwargs: cannot use chat_template_kwargs = a table: tools is set by the request itself",
+    ),
+    (
+        "chat_template_kwargs = { day = 2026-12-01 }",
+        "models.m.chat_template_kwargs: cannot use chat_template_kwargs = a table: day must be a text",
+    ),
+    ('reasoning = "maybe"', "models.m.reasoning: cannot use reasoning = 'maybe': must be"),
     ('chat_template = "a\\u0000"', "models.m.chat_template: cannot use chat_template = 'a\\x00': must not contain NUL"),
     ('mmproj = "/nowhere/x"', "models.m.mmproj: cannot use '/nowhere/x': no such file"),
     ("batch = 64\nubatch = 128", "models.m.ubatch: cannot use ubatch = 128: larger than batch, which is 64"),
@@ -551,15 +574,15 @@ def test_chat_template_file_that_is_replaced_is_a_change_of_its_model(tree: Tree
 def test_chat_template_file_is_read(tree: Tree) -> None:
     template = tree.root / "t.jinja"
     template.write_text("{{ messages }}")
-    tree.glob('[defaults]\nchat_template = "general"')
+    tree.glob('[defaults]\nchat_template = "chatml"')
     tree.model(f'chat_template_file = "{template}"')
     assert tree.load().models["m"].chat_template == "{{ messages }}"
 
 
 def test_both_spellings_of_a_template_are_one_too_many(tree: Tree) -> None:
     template = tree.root / "t.jinja"
-    template.write_text("x")
-    tree.model(f'chat_template = "y"\nchat_template_file = "{template}"')
+    template.write_text("{{ messages }}")
+    tree.model(f'chat_template = "{{{{ messages }}}}"\nchat_template_file = "{template}"')
     assert tree.complaints() == [
         "etc/models.d/m.toml: models.m.chat_template_file: cannot use chat_template and chat_template_file together; "
         "remove one of them"
@@ -621,7 +644,7 @@ def test_removed_file_removes_its_models_also_from_what_was_before(tree: Tree) -
 
 
 def test_long_texts_with_dots_are_no_deep_keys(tree: Tree) -> None:
-    template = "a" * 50_000 + " x.y.z " * 1000 + "..." * 1000
+    template = "messages" + "a" * 50_000 + " x.y.z " * 1000 + "..." * 1000
     tree.file("a.toml", f'[models.m]\npath = "{tree.gguf("m")}"\nchat_template = "{template}"\n'.encode())
     assert tree.load().models["m"].chat_template == template
 

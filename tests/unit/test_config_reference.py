@@ -24,7 +24,7 @@ def test_examples_of_the_documentation_are_right(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     text = (ROOT / "docs/configuration.md").read_text()
     blocks = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         for name in re.findall(r"/srv/models/(\S+?)\"", block):
             tree.gguf(name)

@@ -1,12 +1,14 @@
 """Do chat templates do what they are for, and nothing else?"""
 
+import json
 import time
 from datetime import datetime
 
 import pytest
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.chat.template import CHATML, ChatTemplate
+from llamactl.instance.chat.choose import choose_template
+from llamactl.instance.chat.template import CHATML, ChatTemplate, format_tool
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -181,3 +183,138 @@ def test_what_a_template_leaves_out_on_purpose_stays_out() -> None:
     source = "{% for m in messages if m.role != 'assistant' %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     messages = [SYSTEM, {"role": "assistant", "content": "secret"}, *MESSAGES]
     assert ChatTemplate(source, "", "").render(messages) == "[system]be brief[user]hi"
+
+
+# --- calls of tools in the history ---
+
+ITEMS = (
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<{{ c.function.name }}>"
+    "{% for k, v in c.function.arguments|items %}{{ k }}={{ v if v is string else v|tojson }};{% endfor %}"
+    "{% endfor %}{% endfor %}"
+)
+TOJSON = (
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<{{ c.function.name }}>"
+    "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+)
+PLAIN = TOJSON.replace(" | tojson", "")
+EITHER = TOJSON.replace("c.function.arguments |", "c.function.arguments if c.function.arguments is string else {} |")
+ARGUMENTS = '{"city": "Paris", "n": 2}'
+
+
+def make_call(arguments: str) -> list[dict[str, object]]:
+    call = {"id": "c1", "type": "function", "function": {"name": "lookup", "arguments": arguments}}
+    return [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": [call]}]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [(ITEMS, "city=Paris;n=2;"), (TOJSON, ARGUMENTS), (PLAIN, ARGUMENTS), (EITHER, ARGUMENTS)],
+    ids=["items", "tojson", "text", "either"],
+)
+def test_arguments_of_calls_are_what_the_template_writes(source: str, text: str) -> None:
+    assert ChatTemplate(source, "", "").render(make_call(ARGUMENTS)) == f"hi<lookup>{text}"
+
+
+@pytest.mark.parametrize("arguments", ["", "[1]", "{", "[" * 100_000])
+def test_arguments_that_are_no_object_stay_a_text(arguments: str) -> None:
+    assert ChatTemplate(TOJSON, "", "").render(make_call(arguments)) == f"hi<lookup>{json.dumps(arguments)}"
+
+
+def test_lists_that_filters_make_are_json_too() -> None:
+    assert render("{{ messages | map(attribute='role') | tojson }}") == '["user"]'
+
+
+def test_tools_have_what_templates_write_of_them() -> None:
+    assert format_tool({"type": "function", "function": {"name": "a"}}) == {
+        "type": "function",
+        "function": {"name": "a", "description": "", "parameters": {}},
+    }
+    assert format_tool({"type": "web_search"}) == {"type": "web_search"}
+
+
+# --- what a template knows ---
+
+
+def test_capabilities_are_what_comes_out() -> None:
+    full = (
+        "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}" + ITEMS + "{% if reasoning_effort is defined %}"
+        "{{ reasoning_effort }}{% endif %}{% for m in messages %}{{ m.reasoning_content }}{% endfor %}"
+    )
+    known = ChatTemplate(full, "", "").capabilities
+    assert known.supports_tools
+    assert known.supports_tool_calls
+    assert known.supports_parallel_tool_calls
+    assert known.supports_object_arguments
+    assert known.supports_preserve_reasoning
+    assert known.supports_reasoning_effort
+    assert known.supports_string_content
+    assert not known.supports_typed_content
+    plain = ChatTemplate(CHATML, "", "").capabilities
+    assert plain.supports_system_role
+    assert not plain.supports_tools
+    assert not plain.supports_tool_calls
+    assert not plain.supports_object_arguments
+    assert not plain.supports_reasoning_effort
+    assert not ChatTemplate(NO_SYSTEM, "", "").capabilities.supports_system_role
+    parts = ChatTemplate(PARTS, "", "").capabilities
+    assert (parts.supports_typed_content, parts.supports_string_content) == (True, False)
+
+
+def test_template_that_takes_long_is_not_probed_for_long() -> None:
+    nest = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
+    started_s = time.monotonic()
+    assert not ChatTemplate(nest + "{{ messages }}", "", "").capabilities.supports_tools
+    assert time.monotonic() - started_s < 4
+
+
+# --- which template ---
+
+
+def test_model_chats_with_the_configured_template_else_the_files_else_chatml() -> None:
+    def choose(configured: str, in_file: str | None) -> str:
+        return choose_template(configured, in_file, "<s>", "").render(MESSAGES, add_generation_prompt=True)
+
+    assert choose("a{{ messages[0].content }}", "b{{ messages[0].content }}") == "ahi"
+    assert choose("", "b{{ messages[0].content }}") == "bhi"
+    assert choose("", None) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert choose("chatml", "b{{ messages[0].content }}") == choose("", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "llama3",
+            "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|><|start_header_id|>assistant<|end_header_id|>",
+        ),
+        ("gemma", "<start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model"),
+        ("zephyr", "<|user|>\n{}<|endoftext|>\n<|assistant|>"),
+    ],
+)
+@pytest.mark.parametrize("content", ["hi", "é漢🙂" * 2000, ""])
+def test_built_in_template_writes_roles_and_texts(name: str, text: str, content: str) -> None:
+    template = choose_template(name, None, "", "")
+    messages = [{"role": "user", "content": content}]
+    assert template.render(messages, add_generation_prompt=True).strip() == text.format(content).strip()
+    assert "assistant" not in template.render(messages)
+
+
+def test_built_in_template_refuses_tools() -> None:
+    template = choose_template("chatml", None, "", "")
+    with pytest.raises(LlamactlError, match="knows none"):
+        template.render(MESSAGES, tools=[{}])
+    with pytest.raises(LlamactlError, match="knows none"):
+        template.render(make_call(ARGUMENTS))
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ range $i, $_ := .Messages }}{{ messages }}", "{% break %}{{ messages }}", "{{ bos_token }}"]
+)
+def test_template_that_cannot_be_used_costs_the_chats_alone(source: str) -> None:
+    template = choose_template("", source, "", "")
+    assert template.source == source
+    with pytest.raises(LlamactlError, match="cannot chat with this model") as caught:
+        template.render(MESSAGES)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    assert "chat_template" in caught.value.hint
+    assert "chat_template_file" in caught.value.hint

@@ -67,6 +67,11 @@ def test_scheduler_imports_only_pure_parts() -> None:
             )
 
 
+def test_templates_import_only_pure_parts() -> None:
+    for path in PACKAGE.glob("template/*.py"):
+        assert read_parts(path) <= PURE, path
+
+
 def test_processes_do_not_import_each_other() -> None:
     for path in MODULES:
         part = find_part(path)
@@ -82,16 +87,23 @@ def test_shared_parts_do_not_import_processes() -> None:
 
 @pytest.mark.parametrize(
     ("package", "parts"),
-    [("llama_cpp", {"instance"}), ("pystemd", {"systemd"}), ("jinja2", {"instance"}), ("httptools", {"front"})],
+    [
+        ("llama_cpp", {"instance"}),
+        ("pystemd", {"systemd"}),
+        ("jinja2", {"instance", "template"}),
+        ("httptools", {"front"}),
+    ],
 )
 def test_heavy_package_has_one_home(package: str, parts: set[str]) -> None:
     assert list_importers(package) <= parts
 
 
-def test_supervisor_cannot_reach_llama_cpp() -> None:
+@pytest.mark.parametrize("process", ["supervisor", "front"])
+@pytest.mark.parametrize("package", ["llama_cpp", "jinja2"])
+def test_process_that_serves_all_models_cannot_reach_what_runs_their_files(process: str, package: str) -> None:
     """By any chain of imports."""
     seen: set[str] = set()
-    waiting = ["supervisor"]
+    waiting = [process]
     while waiting:
         part = waiting.pop()
         if part not in seen:
@@ -100,7 +112,14 @@ def test_supervisor_cannot_reach_llama_cpp() -> None:
                 if find_part(path) == part:
                     waiting += read_parts(path)
     assert "instance" not in seen
-    assert not seen & list_importers("llama_cpp")
+    assert not seen & list_importers(package)
+
+
+def test_command_line_imports_jinja_only_when_it_needs_it() -> None:
+    """Every command would pay for it else."""
+    for path in PACKAGE.glob("cli/*.py"):
+        top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+        assert not any((node.module or "").startswith("llamactl.template") for node in top), path
 
 
 WINGS = {

@@ -19,6 +19,8 @@ def test_settings_have_llama_servers_options() -> None:
         flash_attn=Switch.ON,
         mmap=False,
         fit=False,
+        reasoning=Switch.OFF,
+        chat_template_kwargs={"preserve_thinking": True},
     )
     assert format_args(settings)[4:] == (
         *("--ctx-size", "8192"),
@@ -27,5 +29,7 @@ def test_settings_have_llama_servers_options() -> None:
         *("--tensor-split", "3,1.5"),
         *("--flash-attn", "on"),
         *("--fit", "off"),
+        *("--reasoning", "off"),
+        *("--chat-template-kwargs", '{"preserve_thinking": true}'),
         "--no-mmap",
     )

@@ -1,20 +1,22 @@
 """How does a conversation become a prompt? By the model file's own Jinja template, which comes from strangers.
 
-It runs in a bounded sandbox (`sandbox`). A template that breaks the bounds, or that refuses these messages, costs the
-request a 400, nothing else.
+It runs in a bounded sandbox (`llamactl.template`). A template that breaks the bounds, or that refuses these messages,
+costs the request a 400, nothing else.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import jinja2
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.chat.limits import MAX_CHARS, BoundedEnvironment, TemplateLimit, limit_time
+from llamactl.instance.chat.capabilities import Capabilities, probe_capabilities
+from llamactl.template.faults import NOT_COMPILED
+from llamactl.template.limits import MAX_CHARS, BoundedEnvironment, TemplateLimit, limit_time
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -29,6 +31,18 @@ _PROBE = "PROBE"
 _MAX_INDENT = 16
 
 Messages = Sequence[dict[str, Any]]
+
+
+class Template(Protocol):
+    """What writes prompts."""
+
+    source: str
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def render(self, messages: Messages, **variables: Any) -> str:
+        """The prompt. Raises LlamactlError(INVALID_REQUEST) where it cannot say this."""
 
 
 class ChatTemplate:
@@ -48,8 +62,7 @@ class ChatTemplate:
         )
         try:
             self._template = self._environment.from_string(source)
-        except (jinja2.TemplateError, RecursionError, SyntaxError, ValueError, MemoryError) as error:
-            # Jinja makes Python of it, and leaves some of what makes no sense to Python.
+        except NOT_COMPILED as error:
             raise LlamactlError(ErrorCode.INVALID_MODEL, f"cannot use the chat template: {error}") from None
 
     def render(self, messages: Messages, **variables: Any) -> str:
@@ -61,6 +74,8 @@ class ChatTemplate:
         """
         if _KNOWS_DEVELOPERS not in self.source:
             messages = [{**entry, "role": "system"} if entry["role"] == "developer" else entry for entry in messages]
+        if any(entry.get("tool_calls") for entry in messages) and self.capabilities.supports_object_arguments:
+            messages = _open_arguments(messages)
         try:
             text = self._write(messages, variables)
         except LlamactlError:
@@ -79,6 +94,18 @@ class ChatTemplate:
             user = others[0] if others else {"role": "user", "content": ""}
             messages = [{**user, "content": f"{system['content']}\n{user['content']}".rstrip()}, *others[1:]]
         return _to_parts(messages) if self._takes_parts_only else messages
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """What it knows besides roles and texts."""
+
+        def write(messages: Messages, variables: dict[str, Any]) -> str | None:
+            try:
+                return self._write(messages, variables)
+            except LlamactlError:
+                return None
+
+        return probe_capabilities(write)
 
     @cached_property
     def _takes_parts_only(self) -> bool:
@@ -128,6 +155,27 @@ class ChatTemplate:
         return "".join(parts)
 
 
+def _open_arguments(messages: Messages) -> Messages:
+    """Clients send arguments of calls as a text of JSON; a template that writes them one by one wants the object."""
+    opened = []
+    for entry in messages:
+        if calls := entry.get("tool_calls"):
+            entry = {**entry, "tool_calls": [_open_call(call) for call in calls]}
+        opened.append(entry)
+    return opened
+
+
+def _open_call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    with suppress(ValueError, RecursionError):
+        arguments = json.loads(function["arguments"])
+        if isinstance(arguments, dict):
+            return {**call, "function": {**function, "arguments": arguments}}
+    return call
+
+
 def _to_parts(messages: Messages) -> list[dict[str, Any]]:
     return [{**entry, "content": [{"type": "text", "text": entry["content"]}]} for entry in messages]
 
@@ -150,4 +198,26 @@ def _format_json(
     """Plain JSON: jinja2's own filter escapes for HTML."""
     if (indent or 0) > _MAX_INDENT or len("".join(separators or ())) > _MAX_INDENT:
         raise TemplateLimit("it writes JSON too wide")
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_open_generator,
+    )
+
+
+def _open_generator(value: Any) -> list[Any]:
+    """What `map` and `select` make is a list to templates."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is no value of JSON")
+
+
+def format_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """As templates expect a function: many write its description and parameters without asking whether it has any."""
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    return {**tool, "function": {"name": function.get("name"), "description": "", "parameters": {}, **function}}

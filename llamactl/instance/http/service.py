@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.chat.template import ChatTemplate
+from llamactl.instance.chat.template import Template, format_tool
 from llamactl.instance.engine.background import Aside
 from llamactl.instance.engine.embed import Embedder
 from llamactl.instance.engine.engine import Engine
@@ -43,7 +43,7 @@ from llamactl.instance.http.parameters import (
 from llamactl.instance.http.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader
 from llamactl.instance.llama.model import Vocabulary
 from llamactl.protocol import Facts
-from llamactl.settings import ModelSettings, Sampling
+from llamactl.settings import TEMPLATE_RESERVED, ModelSettings, Sampling, Switch
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Service:
     facts: Facts
     vocabulary: Vocabulary
     prompts: PromptReader
-    template: ChatTemplate
+    template: Template
     engine: Engine
     worker: Generator | Embedder
     n_ctx: int
@@ -139,9 +139,14 @@ class Service:
         begun = ""
         if len(messages) > 1 and messages[-1].role == "assistant" and not messages[-1].tool_calls:
             begun, add_generation_prompt = formatted.pop()["content"], True
-        given = {"tools": tools, "add_generation_prompt": add_generation_prompt is not False}
-        reserved = {"messages", *given}
-        extra = {name: value for name, value in (variables or {}).items() if name not in reserved}
+        # What there is none of is not defined, as templates ask for it.
+        given: dict[str, Any] = {"tools": [format_tool(tool) for tool in tools]} if tools else {}
+        if add_generation_prompt is not False:
+            given["add_generation_prompt"] = True
+        settings = self.settings
+        chosen = {"enable_thinking": settings.reasoning is not Switch.OFF, **settings.chat_template_kwargs}
+        chosen |= variables or {}
+        extra = {name: value for name, value in chosen.items() if name not in TEMPLATE_RESERVED}
         return self.template.render(formatted, **extra, **given) + begun
 
     # --- jobs -------------------------------------------------------------------------------------
