@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from llamactl.escape import escape_text
+
 GIB = 1 << 30
 
 TEMPLATE_RESERVED = ("messages", "tools", "add_generation_prompt")
@@ -211,8 +213,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """False: worth saying, the model still works."""
 
     def __str__(self) -> str:
+        """One line, printable."""
         where = f"{self.file}: {self.where}" if self.where else self.file
-        return f"{where}: {self.message}" + (f"; {self.hint}" if self.hint else "")
+        return escape_text(f"{where}: {self.message}" + (f"; {self.hint}" if self.hint else ""))
 
 
 class FoundModels(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import sys
 
 from llamactl.cli.client import Client
 from llamactl.cli.found import format_found
-from llamactl.cli.output import complain, print_json
+from llamactl.cli.output import clean_line, complain, print_json
 from llamactl.cli.progress import Board, ProgressLine
 from llamactl.cli.show import format_memory_table
 from llamactl.cli.terminal import acquire_look
@@ -67,16 +67,16 @@ def run_reload(args: argparse.Namespace) -> int:
         print_json({word: list(names) for word, names in lists.items()} | {"found": result.found})
     elif any(changes.values()) or result.settings or result.found:
         for change in result.settings:
-            print(change)
+            print(clean_line(change))
         for word, names in changes.items():
             if names:
-                print(f"{_REPLACED if word == 'replaced' else word}: {', '.join(names)}")
+                print(clean_line(f"{_REPLACED if word == 'replaced' else word}: {', '.join(names)}"))
         for text in format_found(result.found):
             print(text)
     else:
         print("nothing has changed")
     for problem in result.problems:
-        complain(problem)
+        complain(clean_line(problem))
     # All that is right was applied, but whoever changed the rest must hear of it.
     return 1 if result.fatal else 0
 

@@ -14,7 +14,7 @@ import msgspec
 
 from llamactl.cli.found import format_found
 from llamactl.cli.listeners import Listener, acquire_listeners
-from llamactl.cli.output import clean_text, print_json
+from llamactl.cli.output import clean_line, print_json
 from llamactl.cli.templates import check_templates
 from llamactl.cli.terminal import Style, acquire_look
 from llamactl.config import acquire_heads, check_config, load_config
@@ -49,7 +49,7 @@ def run_check(args: argparse.Namespace) -> int:
         print(line)
     look = acquire_look(sys.stdout)
     for problem in problems:
-        text = clean_text(("" if problem.fatal else "note: ") + str(problem))
+        text = clean_line(("" if problem.fatal else "note: ") + str(problem))
         print(look.paint(text, Style.BAD if problem.fatal else Style.PLAIN))
     n_models = len(good) + len(invalid)
     count = f"{n_models} model{'' if n_models == 1 else 's'}"

@@ -13,7 +13,7 @@ import msgspec
 
 from llamactl.cli.client import Client
 from llamactl.cli.listeners import Listener, acquire_listeners
-from llamactl.cli.output import NOTHING, clean_text, format_bytes, format_span, print_json
+from llamactl.cli.output import NOTHING, clean_line, format_bytes, format_span, print_json
 from llamactl.cli.tables import Cell, Column, format_table
 from llamactl.cli.terminal import WHOLE, Look, Style, acquire_look, wrap
 from llamactl.cli.times import describe_moment
@@ -47,10 +47,10 @@ def format_machine(
     limit = f" of at most {machine.max_loaded}" if machine.max_loaded else ""
     up = format_span(machine.now_s - machine.since_s)
     lines = [
-        f"{look.paint('●', Style.GOOD)} llamactl {machine.llamactl}: up {up}, PID {machine.pid}",
+        f"{look.paint('●', Style.GOOD)} llamactl {clean_line(machine.llamactl)}: up {up}, PID {machine.pid}",
         *(_format_listener(listener, look, first=at == 0) for at, listener in enumerate(listeners)),
         f"     Loaded: {machine.loaded}{limit}",
-        f"      Queue: {wrap(', '.join(machine.queue) or 'empty', look.width, _INDENT)}",
+        f"      Queue: {wrap(clean_line(', '.join(machine.queue)) or 'empty', look.width, _INDENT)}",
     ]
     if machine.controllers and "memory" not in machine.controllers:
         missing = "no memory controller here; MemoryMax and its like are not applied"
@@ -58,7 +58,7 @@ def format_machine(
     if machine.devices:
         lines += ["", format_table(_COLUMNS, [_format_device(device) for device in machine.devices], look)]
         lines += [
-            look.fit(f"{device.name}: {clean_text(device.description)}")
+            look.fit(f"{clean_line(device.name)}: {clean_line(device.description)}")
             for device in machine.devices
             if device.description
         ]
@@ -66,7 +66,7 @@ def format_machine(
         lines += ["", format_table(_DECISIONS, [_format_decision(one, now_s) for one in machine.decisions], look)]
     if machine.problems:
         lines += ["", look.paint("Problems:", Style.BAD)]
-        lines += [f"  {wrap(clean_text(problem), look.width, '  ')}" for problem in machine.problems]
+        lines += [f"  {wrap(clean_line(problem), look.width, '  ')}" for problem in machine.problems]
     return "\n".join(lines)
 
 
@@ -75,7 +75,7 @@ def _format_listener(listener: Listener, look: Look, first: bool) -> str:
     state = "in force" if listener.in_force else "NOT IN FORCE" if listener.wanted else "off"
     text = f"{listener.address}: {state}" + (f": {listener.why}" if listener.why else "")
     style = Style.BAD if listener.wanted and not listener.in_force else Style.PLAIN
-    lines = wrap(clean_text(text), look.width, _INDENT).split("\n")
+    lines = wrap(clean_line(text), look.width, _INDENT).split("\n")
     return label + "\n".join([look.paint(lines[0], style), *(_paint_behind(line, look, style) for line in lines[1:])])
 
 

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from llamactl import __version__
 from llamactl.errors import LlamactlError
+from llamactl.escape import escape_text
 
 USAGE_ERROR = 2
 _SIGPIPE = 128 + signal.SIGPIPE
@@ -37,20 +38,22 @@ class Command:
 
 
 def _take_name(parser: argparse.ArgumentParser) -> object:
-    return parser.add_argument("name", metavar="NAME", help="a model, by name or alias")
+    return parser.add_argument("name", metavar="NAME", type=escape_text, help="a model, by name or alias")
 
 
 def _take_names(parser: argparse.ArgumentParser) -> object:
-    return parser.add_argument("names", metavar="NAME", nargs="+", help="models, by name or alias")
+    return parser.add_argument("names", metavar="NAME", nargs="+", type=escape_text, help="models, by name or alias")
 
 
 def _take_names_or_all(parser: argparse.ArgumentParser) -> object:
-    parser.add_argument("names", metavar="NAME", nargs="*", help="models, by name or alias")
+    parser.add_argument("names", metavar="NAME", nargs="*", type=escape_text, help="models, by name or alias")
     return parser.add_argument("--all", action="store_true", help="all models that are loaded, or wait to be")
 
 
 def _take_optional_name(parser: argparse.ArgumentParser) -> object:
-    return parser.add_argument("name", metavar="NAME", nargs="?", default="", help="a model, by name or alias")
+    return parser.add_argument(
+        "name", metavar="NAME", nargs="?", default="", type=escape_text, help="a model, by name or alias"
+    )
 
 
 def _take_json(parser: argparse.ArgumentParser) -> object:
@@ -166,7 +169,7 @@ EXIT_STATUS = """exit status:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}; see: {self.prog} --help", file=sys.stderr)
+        print(f"{self.prog}: {escape_text(message)}; see: {self.prog} --help", file=sys.stderr)
         raise SystemExit(USAGE_ERROR)
 
 
@@ -255,13 +258,18 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """Python has None for a closed descriptor, and raises for characters that the terminal's encoding lacks."""
+    """Python has None for a closed descriptor, and raises for characters that the terminal's encoding lacks. From here
+    on nothing reaches a terminal that was not cleaned.
+    """
+    from llamactl.cli.output import CleanStream
+
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (it lives as long as the process)
+            stream = open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+        setattr(sys, name, CleanStream(stream))
 
 
 def run_command(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import sys
 import msgspec
 
 from llamactl.cli.client import Client
-from llamactl.cli.output import NOTHING, format_bytes, format_span, print_json
+from llamactl.cli.output import NOTHING, clean_line, format_bytes, format_span, print_json
 from llamactl.cli.tables import Column, format_table
 from llamactl.cli.terminal import WHOLE, Look, acquire_look, wrap
 from llamactl.paths import acquire_paths
@@ -34,7 +34,7 @@ def run_plan(args: argparse.Namespace) -> int:
 
 def format_plan(plan: LoadPlan, look: Look = WHOLE) -> str:
     """The answer, then its reasons."""
-    lines = [wrap(f"{plan.model}: {plan.words}", look.width)]
+    lines = [wrap(clean_line(f"{plan.model}: {plan.words}"), look.width)]
     if plan.max_loaded:
         lines.append(f"{plan.loaded} of at most {plan.max_loaded} models are loaded")
     if plan.devices:

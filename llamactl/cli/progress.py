@@ -7,7 +7,7 @@ stage, so that a file does not fill with percentages.
 from collections.abc import Callable
 from typing import TextIO
 
-from llamactl.cli.output import clean_text, complain
+from llamactl.cli.output import clean_line, complain, draw
 from llamactl.cli.terminal import find_width, shorten
 from llamactl.protocol import Progress, Stage
 
@@ -66,12 +66,12 @@ class Board:
         if self._is_tty:
             self._draw()
         else:
-            self._write(f"{name}: {clean_text(text)}\n")
+            self._write(f"{clean_line(name)}: {clean_line(text)}\n")
 
     def finish(self, name: str, text: str) -> None:
         """The last word on one; it stays."""
         self._texts.pop(name, None)
-        self._write(f"{_CLEAR if self._is_tty else ''}{name}: {clean_text(text)}\n")
+        self._write(f"{_CLEAR if self._is_tty else ''}{clean_line(name)}: {clean_line(text)}\n")
         self._draw()
 
     def clear(self) -> None:
@@ -90,13 +90,13 @@ class Board:
 
     def _draw(self) -> None:
         if self._is_tty and self._texts:
-            line = "; ".join(f"{name}: {clean_text(text)}" for name, text in self._texts.items())
+            line = "; ".join(f"{clean_line(name)}: {clean_line(text)}" for name, text in self._texts.items())
             width = find_width(self._stream)
             # A line that is wrapped cannot be cleared.
             self._write(_CLEAR + (shorten(line, width - 1) if width else line))
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
+        draw(self._stream, text)
         self._stream.flush()
 
 

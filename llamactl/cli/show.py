@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from llamactl.cli.client import Client
-from llamactl.cli.output import NOTHING, clean_text, format_bytes, format_span, print_json
+from llamactl.cli.output import NOTHING, clean_line, clean_text, format_bytes, format_span, print_json
 from llamactl.cli.tables import Cell, Column, format_table
 from llamactl.cli.terminal import WHOLE, Look, Style, acquire_look, wrap
 from llamactl.cli.times import describe_moment, format_moment
@@ -102,7 +102,7 @@ def run_list(args: argparse.Namespace) -> int:
     if invalid:
         print(f"\n{look.paint('Cannot be used:', Style.BAD)}")
         for model in invalid:
-            print(f"  {wrap(f'{model.name}: {clean_text(model.invalid)}', look.width, '    ')}")
+            print(f"  {wrap(f'{clean_line(model.name)}: {clean_line(model.invalid)}', look.width, '    ')}")
     return 0
 
 
@@ -247,16 +247,16 @@ def format_model(model: ModelStatus, now_s: float, look: Look = WHOLE) -> str:
     symbol = look.paint(_CROSS if model.invalid else _SYMBOLS.get(model.state, "●"), style)
     about = f" - {model.facts.description}" if model.facts and model.facts.description else ""
     room = Look(look.width - 2 if look.width is not None else None)
-    lines = [f"{symbol} {room.fit(clean_text(model.name + about))}"]
+    lines = [f"{symbol} {room.fit(clean_line(model.name + about))}"]
 
     def add(label: str, text: str, style: Style = Style.PLAIN) -> None:
         if text:
-            first, *rest = wrap(clean_text(text), look.width, indent).split("\n")
+            first, *rest = wrap(clean_line(text), look.width, indent).split("\n")
             lines.append("\n".join([f"{label:>11}: {look.paint(first, style)}", *rest]))
 
     def add_name(label: str, text: str, middle: bool = True) -> None:
         if text:
-            lines.append(look.fit(f"{label:>11}: {clean_text(text)}", middle))
+            lines.append(look.fit(f"{label:>11}: {clean_line(text)}", middle))
 
     state = "invalid" if model.invalid else format_state(model, now_s)
     if model.ready_since_s and model.state is State.READY:

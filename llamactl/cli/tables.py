@@ -8,7 +8,7 @@ pipe everything goes whole.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llamactl.cli.output import NOTHING, clean_text
+from llamactl.cli.output import NOTHING, clean_line
 from llamactl.cli.terminal import WHOLE, Look, Style, measure_width, shorten
 
 _GAP = 2
@@ -71,7 +71,7 @@ def choose_widths(columns: Sequence[Column], wanted: Sequence[int], available: i
 
 def _clean(cell: Cell | str) -> Cell:
     text, style = (cell, Style.PLAIN) if isinstance(cell, str) else (cell.text, cell.style)
-    return Cell(clean_text(text).replace("\n", " ") or NOTHING, style)
+    return Cell(clean_line(text) or NOTHING, style)
 
 
 def _format_line(

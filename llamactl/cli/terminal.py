@@ -28,6 +28,8 @@ class Style(StrEnum):
 
 
 _END = "\x1b[0m"
+CODES = frozenset((*filter(None, Style), _END))
+"""All that `paint` writes around a text."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from llamactl.child.extra import parse_extra
 from llamactl.config.files import FilesError, resolve_file, resolve_model
 from llamactl.config.tables import Place
 from llamactl.errors import LlamactlError
+from llamactl.escape import escape_text
 from llamactl.names import check_model_name
 from llamactl.settings import Config, GlobalSettings, InvalidModel, ModelSettings, Problem, encode_spec
 
@@ -32,6 +33,26 @@ class Draft:
     found: bool = False
     set_here: frozenset[str] = frozenset()
     """Fields that the model's own table sets."""
+
+
+def make_draft(
+    name: str,
+    place: Place,
+    fields: dict[str, Any],
+    problems: list[Problem],
+    *,
+    found: bool = False,
+    set_here: frozenset[str] = frozenset(),
+) -> Draft:
+    """A draft under a name that can be shown, whatever the name of a file or a table holds; one that cannot be used is
+    its first problem.
+    """
+    draft = Draft(escape_text(name), place, fields, problems, found, set_here)
+    try:
+        check_model_name(name)
+    except LlamactlError as error:
+        draft.problems.insert(0, place.report(error.message, hint="rename the file" if found else ""))
+    return draft
 
 
 def assemble_config(
@@ -110,10 +131,6 @@ def _find_taken(model: ModelSettings, draft: Draft, owners: dict[str, tuple[str,
 def _finish_model(draft: Draft, settings: GlobalSettings) -> ModelSettings | None:
     """The settings of a draft whose keys were all right; None, with problems added, where they do not work together."""
     place, problems = draft.place, draft.problems
-    try:
-        check_model_name(draft.name)
-    except LlamactlError as error:
-        problems.append(place.report(error.message))
     fields = dict(draft.fields)
     fields.setdefault("idle_timeout_s", settings.idle_timeout_s)
     fields.setdefault("sleep_after_s", settings.sleep_after_s)

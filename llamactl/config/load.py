@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llamactl.config.assemble import Draft, assemble_config
+from llamactl.config.assemble import Draft, assemble_config, make_draft
 from llamactl.config.changes import show_setting
 from llamactl.config.companions import Heads
 from llamactl.config.discover import Found, Places, find_models, list_undecided, sort_files
@@ -33,6 +33,7 @@ from llamactl.config.keys import (
 from llamactl.config.read import UnreadableError, describe_os_error, list_model_files, read_text, read_toml
 from llamactl.config.tables import Place, find_close_key, parse_table
 from llamactl.config.walk import MAX_ENTRIES, Walk, walk_directory
+from llamactl.escape import escape_text
 from llamactl.paths import Paths
 from llamactl.settings import Config, FoundModels, GlobalSettings, ModelSettings, Problem
 
@@ -242,7 +243,7 @@ def _read_models(
             problems.append(Place(file).report(f"cannot use {kind} = {show_value(content)}: must hold tables", kind))
             continue
         for name, table in content.items():
-            place = Place(file, Place(file, kind).at(name), name if kind == "models" else "")
+            place = Place(file, Place(file, kind).at(name), escape_text(name) if kind == "models" else "")
             if not isinstance(table, dict):
                 message = f"cannot use {show_value(table)}: must be a table, [{place.table}]"
                 problems.append(place.report(message, hint="settings of a model stand below [models.NAME]"))
@@ -259,7 +260,7 @@ def _read_model(name: str, table: dict[str, Any], place: Place, defaults: dict[s
     fields = parse_table(MODEL_KEYS, table, place, problems, _OF_THE_MACHINE | _OF_A_DIRECTORY)
     if "path" not in table:
         problems.append(place.report("has no path", hint=f'add path = "/...gguf" to [{place.table}]'))
-    return Draft(name, place, merge_fields(defaults, fields), problems, set_here=frozenset(fields))
+    return make_draft(name, place, merge_fields(defaults, fields), problems, set_here=frozenset(fields))
 
 
 def merge_fields(defaults: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
@@ -358,12 +359,12 @@ def _describe_found(contents: _Contents, drafts: Sequence[tuple[Draft, Found]]) 
 
 def _make_draft(directory: _Directory, root: str, found: Found) -> Draft:
     name = directory.prefix + found.name
-    place = Place(directory.place.file, directory.place.table, name)
+    place = Place(directory.place.file, directory.place.table, escape_text(name))
     companions = {"mmproj": found.mmproj, "draft": found.draft}
     path = os.path.join(root, found.path)
     fields = directory.fields | {"path": path}
     fields |= {kind: os.path.join(root, name) for kind, name in companions.items() if name}
-    draft = Draft(name, place, fields, found=True)
+    draft = make_draft(name, place, fields, [], found=True)
     if directory.problems:
         first = directory.problems[0]
         draft.problems.append(

@@ -25,6 +25,8 @@ from typing import Any, Protocol
 
 import structlog
 
+from llamactl.escape import escape_lines
+
 SOCKET_PATH = "/run/systemd/journal/socket"
 SEND_TIMEOUT_S = 1.0
 PREFIX = "LLAMACTL_"
@@ -88,7 +90,7 @@ def format_entry(event_dict: Mapping[str, Any]) -> dict[str, str]:
     values = {key: value for key, value in event_dict.items() if value is not None}
     event = str(values.pop("event", ""))
     level = str(values.pop("level", "info"))
-    exception = values.pop("exception", "")
+    exception = escape_lines(values.pop("exception", ""))
     message = format_message(event, values)
     fields = {"MESSAGE": f"{message}\n{exception}" if exception else message}
     if exception and event == _LIBRARY:
@@ -100,7 +102,9 @@ def format_entry(event_dict: Mapping[str, Any]) -> dict[str, str]:
 
 
 def format_message(event: str, values: Mapping[str, Any]) -> str:
-    """`event: key=value key=value: reason`, with bytes and seconds as people read them."""
+    """`event: key=value key=value: reason`, with bytes and seconds as people read them. Printable, whatever the values
+    are: journald keeps a message with control characters as a blob that nobody sees, and shows directional ones.
+    """
     words = []
     for key, value in values.items():
         if value in ("", None, [], (), {}):
@@ -109,7 +113,7 @@ def format_message(event: str, values: Mapping[str, Any]) -> str:
         if name:
             words.append(f"{name}={format_value(value, unit)}")
     parts = [event, " ".join(words), str(values.get("reason") or "")]
-    return ": ".join(part for part in parts if part)
+    return escape_lines(": ".join(part for part in parts if part))
 
 
 @lru_cache(maxsize=1024)

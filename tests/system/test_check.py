@@ -127,3 +127,26 @@ def test_supervisor_has_heads_of_projectors_read_by_its_child(
         args = llamactl.get(f"/v1/models/{name}").json()["status"]["args"]
         assert args[args.index("--mmproj") + 1] == f"{tmp_models}/mmproj-F16.gguf"
     assert llamactl.chat("vision-Q8_0", max_tokens=2).status == 200
+
+
+def test_escape_sequences_in_names_of_files_stay_in_them(
+    llamactl: Llamactl, tiny: dict[str, Path], tmp_models: Path
+) -> None:
+    name = "x\x1b[31mred\x1b]0;title\x07\n\u202e"
+    (tmp_models / f"{name}.gguf").write_bytes(tiny["a"].read_bytes())
+    llamactl.start()
+    name_directory(tmp_models, 'prefix = "esc/"')
+    shown = r"esc/x\x1b[31mred\x1b]0;title\x07\n\u202e"
+    for words, status in (
+        (["reload"], 1),
+        (["list"], 0),
+        (["check"], 1),
+        (["status", f"esc/{name}"], 3),
+        (["load", shown], 1),
+    ):
+        done = llamactl.cli(*words, status=status)
+        said = done.stdout + done.stderr
+        assert said.replace("\n", "").isprintable(), words
+        assert shown in said, words
+    [entry] = llamactl.read_events("configuration_problem", LLAMACTL_MODEL=shown)
+    assert str(entry["MESSAGE"]).isprintable()

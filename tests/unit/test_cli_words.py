@@ -1,5 +1,7 @@
 """Usage, help and the look of figures."""
 
+import io
+
 import pytest
 
 from llamactl import __version__
@@ -12,8 +14,9 @@ from llamactl.cli.main import (
     main,
     parse_command,
 )
-from llamactl.cli.output import clean_text, format_bytes, format_span
+from llamactl.cli.output import CleanStream, clean_text, draw, format_bytes, format_span
 from llamactl.cli.progress import describe_progress, describe_unloading
+from llamactl.cli.terminal import Look, Style
 from llamactl.protocol import Progress, Stage
 
 
@@ -77,8 +80,17 @@ def test_unload_says_what_it_waits_for(busy: tuple[str, ...], going: tuple[str, 
     assert describe_unloading(progress) == text
 
 
-def test_unprintable_characters_are_replaced() -> None:
-    assert clean_text("a\x1b[2J\x07\tb\nc") == "a\ufffd[2J\ufffd b\nc"
+def test_unprintable_characters_are_escaped() -> None:
+    assert clean_text("a\x1b[2J\x07\tb\nc") == "a\\x1b[2J\\x07\\tb\nc"
+
+
+def test_stream_lets_our_colours_pass_and_escapes_all_else() -> None:
+    stream = CleanStream(io.StringIO())
+    painted = Look(colour=True).paint("ready", Style.GOOD)
+    print(f"{painted} \x1b[31mred\x1b]0;title\x07\x9b\u202e\r", file=stream)
+    assert stream.getvalue() == f"{painted} \\x1b[31mred\\x1b]0;title\\x07\\x9b\\u202e\\r\n"
+    draw(stream, "\r\x1b[2K")
+    assert stream.getvalue().endswith("\n\r\x1b[2K")
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -222,3 +222,15 @@ def test_journal_is_known_by_its_stream(tmp_path: Path) -> None:
         assert not is_journal(file, {})
     assert not is_journal(io.StringIO(), {"JOURNAL_STREAM": "1:1"})
     assert not is_journal(None, {})
+
+
+def test_message_is_printable_whatever_its_values_are() -> None:
+    hostile = "x\x1b[31mred\x07\x9b\u202egnp"
+    fields = format_entry({"event": "problem found", "model": hostile, "files": [hostile, "a b\n"], "reason": hostile})
+    shown = r"x\x1b[31mred\x07\x9b\u202egnp"
+    assert fields["MESSAGE"] == rf'problem found: model={shown} files={shown},"a b\n": {shown}'
+    assert fields["LLAMACTL_MODEL"] == hostile
+
+
+def test_traceback_keeps_its_lines_and_is_printable() -> None:
+    assert format_entry({"event": "e", "exception": "Traceback:\n  \x1b[2J"})["MESSAGE"] == "e\nTraceback:\n  \\x1b[2J"

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from llamactl.escape import escape_lines
 from llamactl.instance.llama.library import NO_LOG, llama
 
 _WARN, _ERROR, _CONTINUE = 3, 4, 5
@@ -74,7 +75,7 @@ class LlamaLog:
             if line and line not in self._errors:
                 self._errors.append(line[:_KEPT_CHARS])
         if self._debug or self._level in (_WARN, _ERROR):
-            sys.stderr.write(text.decode(errors="replace"))
+            sys.stderr.write(escape_lines(text.decode(errors="replace")))
             sys.stderr.flush()
 
 
