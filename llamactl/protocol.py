@@ -612,6 +612,7 @@ class FrontSettings(_Value, frozen=True, kw_only=True):
     queue_timeout_s: float = 0.0
     max_queue: int = 256
     max_queue_total: int = 4096
+    autoload: bool = True
     default_model: str = ""
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()

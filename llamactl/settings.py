@@ -183,12 +183,14 @@ class GlobalSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_total: int = 4096
     """Requests that may wait, for whichever model; 0: any number."""
     log_level: str = "info"
+    autoload: bool = True
+    """Whether a request loads its model when it does not say so itself."""
     default_model: str = ""
     """Serves requests that name no model or an unknown one; empty: they are refused."""
     allowed_hosts: tuple[str, ...] = ()
     """Names that a Host header may hold on TCP besides localhost and addresses; `*.NAME`: all below it; `*`: any."""
     cors_origins: tuple[str, ...] = ()
-    """Origins whose pages may use the endpoint; `*`: all."""
+    """Origins whose pages may use the endpoint; `*`: all, `localhost`: those of this machine."""
     access_log: AccessLog = AccessLog.INFO
 
 

@@ -47,7 +47,7 @@ RESERVED_ENV = variables.ORDERS | {
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST = re.compile(r"\*|(\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252})")
-_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[A-Za-z0-9._:\[\]-]+|null")
+_ORIGIN = re.compile(r"\*|localhost|[a-z][a-z0-9+.-]*://[A-Za-z0-9._:\[\]-]+|null")
 _PROPERTY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 
 
@@ -165,7 +165,8 @@ def _parse_origins(value: object) -> tuple[str, ...]:
     for origin in origins:
         if not _ORIGIN.fullmatch(origin):
             raise ValueError(
-                f"{origin!r} must be an origin as browsers send it, as in 'https://chat.example.org', or '*'"
+                f"{origin!r} must be an origin as browsers send it, as in 'https://chat.example.org', or '*', "
+                "or 'localhost' for those of this machine"
             )
     return origins
 
@@ -488,6 +489,12 @@ GLOBAL_KEYS: tuple[Key, ...] = (
         "Requests that may wait for all models together; more are refused. `0`: any number.",
     ),
     Key("log_level", "log_level", _make_choice(LOG_LEVELS), "The least important lines that are logged."),
+    Key(
+        "autoload",
+        "autoload",
+        BOOLEAN,
+        "Load the model that a request names. Without it only requests with `?autoload=true` do, and commands.",
+    ),
     Key("default_model", "default_model", TEXT, "Serves requests that name no model, or one that does not exist."),
     Key(
         "allowed_hosts",
@@ -496,7 +503,10 @@ GLOBAL_KEYS: tuple[Key, ...] = (
         'Names in the Host header that are taken on TCP, besides localhost and addresses; `"*.NAME"`: all below it.',
     ),
     Key(
-        "cors_origins", "cors_origins", ORIGINS, 'Origins whose pages may use the endpoint from a browser; `"*"`: all.'
+        "cors_origins",
+        "cors_origins",
+        ORIGINS,
+        'Origins whose pages may use the endpoint from a browser; `"*"`: all, `"localhost"`: those of this machine.',
     ),
     Key("access_log", "access_log", ACCESS_LOG, "The level at which each request is logged."),
 )

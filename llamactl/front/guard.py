@@ -4,6 +4,8 @@ A page on any site can make a browser send requests to 127.0.0.1, and by a name 
 (DNS rebinding) it could read the answers too: the browser takes both for one origin. Such a request bears the page's
 own name in Host, so on TCP only localhost, addresses and configured names are taken. A proxy on the Unix socket has
 checked the name itself. CORS opens answers to pages of other origins; nothing is said of it unless it is configured.
+A page of an origin that is named may send its user's credentials along (a proxy may ask for them); `*` is everybody,
+and everybody must not read with somebody's password.
 """
 
 import ipaddress
@@ -14,6 +16,14 @@ from llamactl.protocol import FrontSettings
 
 PREFLIGHT_MAX_AGE_S = 600
 MAX_REMEMBERED = 64
+
+LOCALHOST = "localhost"
+"""Instead of an origin: each one of this machine, whatever its port and scheme."""
+
+_LOOPBACK_ORIGIN = re.compile(
+    rb"[a-z][a-z0-9+.-]*://(?:(?:[a-z0-9-]+\.)*localhost|127\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}|\[::1\])(?::[0-9]{1,5})?"
+)
+"""Names below localhost never leave the machine (RFC 6761, 6.3); programs with pages of their own have own schemes."""
 
 _PORT = re.compile(r":[0-9]{0,5}\Z")
 
@@ -26,6 +36,8 @@ class Guard:
         self._suffixes = tuple(host[1:] for host in settings.allowed_hosts if host.startswith("*."))
         self._any_host = "*" in settings.allowed_hosts
         self._origins = frozenset(origin.encode() for origin in settings.cors_origins)
+        self._any_origin = b"*" in self._origins
+        self._loopback_origins = LOCALHOST.encode() in self._origins
         self._good_hosts: set[bytes] = set()
         self.has_cors = bool(settings.cors_origins)
 
@@ -48,32 +60,38 @@ class Guard:
     def accepts_upgrade(self, head: RequestHead) -> bool:
         """Whether a page may change protocols on TCP: browsers let every page do that, CORS or not."""
         origin = head.find(b"origin")
-        if origin is None or b"*" in self._origins or origin in self._origins:
+        if origin is None or self._any_origin or self._names_origin(origin):
             return True
         return origin.partition(b"://")[2].lower() == (head.find(b"host") or b"").lower()
 
     def format_cors(self, head: RequestHead) -> bytes:
         """The header lines that let the asking page read the answer; none for a page that may not."""
         origin = head.find(b"origin")
-        if origin is None:
-            return b"Vary: Origin\r\n" if b"*" not in self._origins else b""
-        if b"*" in self._origins:
-            return b"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: X-Request-Id\r\n"
-        if origin not in self._origins:
+        if origin is not None and self._names_origin(origin):
+            return (
+                b"Vary: Origin\r\nAccess-Control-Allow-Origin: %b\r\nAccess-Control-Allow-Credentials: true\r\n"
+                b"Access-Control-Expose-Headers: X-Request-Id\r\n" % origin
+            )
+        if not self._any_origin:
             return b"Vary: Origin\r\n"
-        return (
-            b"Vary: Origin\r\nAccess-Control-Allow-Origin: %b\r\nAccess-Control-Expose-Headers: X-Request-Id\r\n"
-            % origin
-        )
+        if origin is None:
+            return b""
+        return b"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: X-Request-Id\r\n"
+
+    def _names_origin(self, origin: bytes) -> bool:
+        if origin in self._origins:
+            return origin not in (b"*", LOCALHOST.encode())
+        return self._loopback_origins and _LOOPBACK_ORIGIN.fullmatch(origin) is not None
 
     def format_preflight(self, head: RequestHead) -> tuple[tuple[str, str], ...]:
         """What a preflight's answer says besides `format_cors`; nothing for a page that may not ask."""
         origin = head.find(b"origin")
-        if b"*" not in self._origins and origin not in self._origins:
+        if origin is None or not (self._any_origin or self._names_origin(origin)):
             return ()
+        # By name: `*` is not taken for Authorization (Fetch, "CORS non-wildcard request-header name").
         wanted = head.find(b"access-control-request-headers")
         return (
-            ("Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
+            ("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"),
             ("Access-Control-Allow-Headers", wanted.decode("latin-1") if wanted else "*"),
             ("Access-Control-Max-Age", str(PREFLIGHT_MAX_AGE_S)),
         )

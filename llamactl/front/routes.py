@@ -97,7 +97,7 @@ def dispatch(
         _refuse_encoding(request)
         return
     if front.guard.is_preflight(head):
-        client.answer(head, 204, None, front.guard.format_preflight(head))
+        client.answer(head, 200, None, front.guard.format_preflight(head))
         return
     route = ROUTES.get(path)
     if route is not None and not (route.gives_way and find_query_value(head.query, "model")):
@@ -209,7 +209,10 @@ def _pass_on(
 ) -> None:
     if name in front.unknown_names:
         name = front.settings.default_model
-    autoload = loads and (not head.query or find_autoload(head.query) is not False)
+    autoload = loads and front.settings.autoload
+    if loads and head.query:
+        asked = find_autoload(head.query)
+        autoload = autoload if asked is None else asked
     exchange = Exchange(front, client, head, body, name, autoload, looks_only, stream)
     client.begin(exchange)
     exchange.start()
@@ -356,7 +359,7 @@ def _answer_router_props(request: _Request, reply: Reply) -> None:
     props = {
         "role": "router",
         "max_instances": reply.max_loaded,
-        "models_autoload": True,
+        "models_autoload": request.front.settings.autoload,
         "build_info": f"llamactl {__version__}",
     }
     request.client.answer(request.head, 200, props)

@@ -166,8 +166,11 @@ def test_pages_of_a_configured_origin_may_ask_and_read(stage: Any) -> None:
         client = await world.connect()
         await configure(world, cors_origins=("https://chat.example",))
         preflight = await client.request(PREFLIGHT)
-        assert preflight.status == 204
+        assert preflight.status == 200
+        assert preflight.body == b""
         assert preflight.headers["access-control-allow-origin"] == "https://chat.example"
+        assert preflight.headers["access-control-allow-credentials"] == "true"
+        assert preflight.headers["access-control-allow-methods"] == "GET, POST, DELETE, OPTIONS"
         assert preflight.headers["access-control-allow-headers"] == "content-type"
         for path in (CHAT, "/nothing"):  # relayed, and refused by the front itself
             answer = await client.post(path, {"model": "a"} if path == CHAT else b"{", "Origin: https://chat.example")

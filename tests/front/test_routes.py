@@ -200,6 +200,23 @@ def test_autoload_can_be_switched_off(stage: Any) -> None:
     stage(scenario)
 
 
+def test_without_autoload_on_the_machine_only_requests_that_say_so_load(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        client = await set_up(world)
+        await configure(world, autoload=False)
+        assert (await client.get("/props")).json()["models_autoload"] is False
+        for query, loads in (("", False), ("?x=1", False), ("?autoload=false", False), ("?autoload=true", True)):
+            for _ in range(2):
+                client.writer.write(format_post(f"/v1/completions{query}", {"model": "b", "prompt": "x"}))
+                request = await world.supervisor.expect(protocol.LeaseRequest)
+                assert request.autoload is loads
+                world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot use 'b'"))
+                refused = await client.read_response()
+                assert (refused.status, refused.json()["error"]["message"]) == (400, "cannot use 'b'")
+
+    stage(scenario)
+
+
 @pytest.mark.parametrize("path", [*endpoints.GENERATIONS, *endpoints.TEXTS])
 def test_model_is_loaded_for_the_routes_that_instances_have(stage: Any, path: str) -> None:
     async def scenario(world: Any) -> None:

@@ -21,7 +21,8 @@ def test_keys_are_read(tree: Tree) -> None:
         """
         default_model = "small"
         allowed_hosts = ["LLM.example", "*.home.arpa", "llm.example"]
-        cors_origins = ["https://chat.example:8443", "*"]
+        cors_origins = ["https://chat.example:8443", "*", "localhost"]
+        autoload = false
         access_log = "debug"
         """
     )
@@ -30,7 +31,8 @@ def test_keys_are_read(tree: Tree) -> None:
     assert config.settings == GlobalSettings(
         default_model="small",
         allowed_hosts=("llm.example", "*.home.arpa"),
-        cors_origins=("https://chat.example:8443", "*"),
+        cors_origins=("https://chat.example:8443", "*", "localhost"),
+        autoload=False,
         access_log=AccessLog.DEBUG,
     )
 

@@ -95,6 +95,62 @@ def test_preflight_of_a_page_that_may_ask_is_granted_what_it_asks() -> None:
     assert not guard.is_preflight(request("Origin: https://a.example", first="OPTIONS /v1/x HTTP/1.1"))
 
 
+LOOPBACK = [
+    "http://localhost",
+    "https://localhost:8080",
+    "http://app.localhost:3000",
+    "http://127.0.0.1",
+    "http://127.8.9.10:3000",
+    "http://[::1]",
+    "http://[::1]:3000",
+    "tauri://localhost",
+]
+
+
+@pytest.mark.parametrize("origin", LOOPBACK)
+def test_every_origin_of_this_machine_may_read_where_localhost_is_configured(origin: str) -> None:
+    guard = Guard(FrontSettings(cors_origins=("localhost",)))
+    asking = request(f"Origin: {origin}", "Access-Control-Request-Method: POST", first="OPTIONS /v1/x HTTP/1.1")
+    said = guard.format_cors(asking)
+    assert f"\r\nAccess-Control-Allow-Origin: {origin}\r\n".encode() in said
+    assert b"\r\nAccess-Control-Allow-Credentials: true\r\n" in said
+    assert guard.format_preflight(asking)
+    assert guard.accepts_upgrade(asking)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://web.example",
+        "http://notlocalhost",
+        "http://localhost.evil.example",
+        "http://127.0.0.1.evil.example",
+        "http://evil.example#localhost",
+        "http://localhost@evil.example",
+        "http://localhost:80.evil.example",
+        "http://[::1].evil.example",
+        "http://[::2]",
+        "localhost",
+        "*",
+        "null",
+    ],
+)
+def test_no_other_origin_is_taken_for_one_of_this_machine(origin: str) -> None:
+    guard = Guard(FrontSettings(cors_origins=("localhost",)))
+    asking = request(f"Origin: {origin}", "Access-Control-Request-Method: POST", first="OPTIONS /v1/x HTTP/1.1")
+    assert guard.format_cors(asking) == b"Vary: Origin\r\n"
+    assert guard.format_preflight(asking) == ()
+    assert not guard.accepts_upgrade(asking)
+
+
+def test_origin_that_is_named_may_send_credentials_and_not_everybody() -> None:
+    guard = Guard(FrontSettings(cors_origins=("*", "https://a.example")))
+    assert b"Access-Control-Allow-Credentials: true\r\n" in guard.format_cors(request("Origin: https://a.example"))
+    everybody = guard.format_cors(request("Origin: https://b.example"))
+    assert b"Access-Control-Allow-Origin: *\r\n" in everybody
+    assert b"Credentials" not in everybody
+
+
 def test_pages_may_change_protocols_on_their_own_origin_and_configured_ones() -> None:
     guard = Guard(FrontSettings(cors_origins=("https://a.example",)))
     for origin in ("http://x", "HTTP://X", "https://a.example"):
