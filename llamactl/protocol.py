@@ -474,8 +474,8 @@ class LoadFailure(_Value, frozen=True, kw_only=True):
 
 
 class Ending(_Value, frozen=True, kw_only=True):
-    """How a model ended last, in the journal's words: `event` is `model unloaded`, `load failed` or `instance
-    crashed`.
+    """How a model ended last, in the journal's words: `event` is `model unloaded`, `load failed`, `load
+    refused` or `instance crashed`.
     """
 
     event: str

@@ -134,7 +134,7 @@ class Client:
             raise LlamactlError(
                 ErrorCode.PERMISSION,
                 f"cannot reach the supervisor: permission denied at {self._path}",
-                hint=f"join the group: {suggest_group('llamactl-admin')}; or use sudo",
+                hint=f"{suggest_group('llamactl-admin')}; or use sudo",
             ) from None
         except TimeoutError:
             raise self._make_silent() from None

@@ -48,9 +48,9 @@ def run_logs(args: argparse.Namespace) -> int:
     if sealed is not None:
         raise LlamactlError(
             ErrorCode.PERMISSION,
-            f"cannot read the journal: permission denied at {sealed}",
-            hint=f"join the group systemd-journal (or adm; llamactl-admin does not contain it): "
-            f"{suggest_group('systemd-journal')}; or use sudo",
+            f"cannot read the journal: permission denied at {sealed}; it is for the group systemd-journal (or adm), "
+            "which llamactl-admin does not contain",
+            hint=f"{suggest_group('systemd-journal')}; or use sudo",
         )
     config = load_config(acquire_paths())
     name = config.resolve(args.name)

@@ -55,7 +55,12 @@ _STYLES = {
 _CROSS = "\N{MULTIPLICATION SIGN}"
 _SYMBOLS = {State.UNLOADED: "○", State.FAILED: _CROSS}
 """As systemctl marks units that are inactive or have failed."""
-_ENDED = {"model unloaded": "Unloaded", "load failed": "Failed", "instance crashed": "Crashed"}
+_ENDED = {
+    "model unloaded": "Unloaded",
+    "load failed": "Failed",
+    "load refused": "Refused",
+    "instance crashed": "Crashed",
+}
 _NAME = Column("MODEL", least=10, middle=True)
 _STATE = Column("STATE", least=14)
 _LIST = (

@@ -10,7 +10,7 @@ models that could be loaded: one that runs although its configuration has become
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -59,33 +59,34 @@ def run_load(args: argparse.Namespace) -> int:
     names = _list_once(args.names)
     requests = [LoadRequest(id=i, model=name, wait=not args.no_wait) for i, name in enumerate(names, 1)]
     run = _Run(names, "loading")
-    with _connect() as client, run.watch():
+    with run.watch(), _connect() as client:
         lines = {name: ProgressLine(run.board, name) for name in names}
-        for request, answer in client.ask_all(requests, lambda request, told: lines[request.model].show(told)):
+        for request, answer in run.ask(client, requests, lambda request, told: lines[request.model].show(told)):
             run.end(request.model, _judge_load(args, request.model, answer, lines[request.model].seen))
     return run.report(args)
 
 
 def run_unload(args: argparse.Namespace) -> int:
-    with _connect() as client:
-        names = _list_loaded(client, args) if args.all else _list_once(args.names)
+    run = _Run(_list_once(args.names), "unloading")
+    with run.watch(), _connect() as client:
+        if args.all:
+            run.add(_list_loaded(client, args))
         requests = [
-            UnloadRequest(id=i, model=name, now=args.now, wait=not args.no_wait) for i, name in enumerate(names, 1)
+            UnloadRequest(id=i, model=name, now=args.now, wait=not args.no_wait)
+            for i, name in enumerate(run.waiting, 1)
         ]
-        run = _Run(names, "unloading")
-        with run.watch():
-            lines = {name: ProgressLine(run.board, name, describe_unloading) for name in names}
-            for request, answer in client.ask_all(requests, lambda request, told: lines[request.model].show(told)):
-                run.end(request.model, _judge_unload(args, request.model, answer))
-    if args.all and not names:
-        print("llamactl: nothing is loaded", file=sys.stderr)
+        lines = {name: ProgressLine(run.board, name, describe_unloading) for name in run.waiting}
+        for request, answer in run.ask(client, requests, lambda request, told: lines[request.model].show(told)):
+            run.end(request.model, _judge_unload(args, request.model, answer))
+        if not requests:
+            complain("nothing is loaded")
     return run.report(args)
 
 
 def run_restart(args: argparse.Namespace) -> int:
     names = _list_once(args.names)
     run = _Run(names, "restarting")
-    with _connect() as client, run.watch():
+    with run.watch(), _connect() as client:
         for request, answer in client.ask_all([ListRequest(id=i, model=name) for i, name in enumerate(names, 1)]):
             error = answer if isinstance(answer, LlamactlError) else _find_obstacle(request.model, answer)
             if error is not None:
@@ -104,7 +105,7 @@ def run_restart(args: argparse.Namespace) -> int:
             elif request.model not in going:  # until then it waits for the other half
                 coming[request.model].show(progress)
 
-        for request, answer in client.ask_all(requests, show):
+        for request, answer in run.ask(client, requests, show):
             name = request.model
             if isinstance(request, UnloadRequest):
                 going.pop(name)
@@ -198,10 +199,23 @@ class _Run:
 
     def __init__(self, names: Sequence[str], doing: str) -> None:
         self.board = Board(sys.stderr)
-        self.waiting = list(names)
-        self._names = tuple(names)
+        self.waiting: list[str] = []
+        self._names: list[str] = []
         self._doing = doing
+        self._asked = False
         self._outcomes: dict[str, Outcome] = {}
+        self.add(names)
+
+    def add(self, names: Sequence[str]) -> None:
+        self.waiting += names
+        self._names += names
+
+    def ask(
+        self, client: Client, requests: Sequence[Any], show: Callable[[Any, Progress], None]
+    ) -> Iterator[tuple[Any, Any]]:
+        """As Client.ask_all. From now on the supervisor goes on by itself."""
+        self._asked = True
+        return client.ask_all(requests, show)
 
     def end(self, name: str, outcome: Outcome) -> None:
         """What came of a name. Said at once; of a single one, an error is whoever called's to raise."""
@@ -224,11 +238,12 @@ class _Run:
             names = self.waiting
             command = format_command("status", names[0]) if len(names) == 1 else "llamactl ps"
             which = f" {', '.join(names)}" if len(self._names) > 1 else ""
-            complain(f"still {self._doing}{which} in the background: {command}")
+            if names and self._asked:
+                complain(f"still {self._doing}{which} in the background: {command}")
             raise
         except LlamactlError as error:
             self.board.clear()
-            if len(self._names) == 1:
+            if len(self._names) < 2:
                 raise
             complain(str(error))
             for name in self.waiting:

@@ -4,6 +4,7 @@ The effective user: LOGNAME and USER, which the environment hands on, still name
 Root stands for whoever became root.
 """
 
+import grp
 import os
 import pwd
 
@@ -31,5 +32,12 @@ def _get_login() -> str:
 
 
 def suggest_group(group: str) -> str:
-    """What makes the user a member."""
-    return f"sudo usermod -aG {group} {find_user()}, then log in again"
+    """What makes the user a member, or lets a member count as one."""
+    user = find_user()
+    try:
+        members = grp.getgrnam(group).gr_mem
+    except KeyError:  # a machine without this group; `usermod` says so
+        members = []
+    if user in members:
+        return f"log in again: {user} is a member of {group}, but was not yet when this session began"
+    return f"join the group: sudo usermod -aG {group} {user}, then log in again"

@@ -20,7 +20,7 @@ MAX_DECISIONS = 5
 MAX_ENDINGS = 1024
 """Models whose last end is known; the one that ended first is forgotten."""
 
-_ENDINGS = ("model unloaded", "load failed", "instance crashed")
+_ENDINGS = ("model unloaded", "load failed", "load refused", "instance crashed")
 _DECISIONS = (
     "load waits",
     "load refused",
@@ -100,4 +100,4 @@ def _describe_end(record: Record) -> str:
     reason = str(fields.get("reason", ""))
     if record.event == "model unloaded" and "result" in fields:
         return f"{reason}; its unit ended with {fields['result']} {fields['exit_code']}"
-    return reason or str(fields.get("result", ""))
+    return reason or str(fields.get("why") or fields.get("result", ""))

@@ -5,11 +5,13 @@ import os
 import pty
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from llamactl.cli.switch import choose_exit_status
 from llamactl.errors import ErrorCode
+from llamactl.paths import Paths
 from llamactl.protocol import (
     Done,
     Failure,
@@ -22,7 +24,18 @@ from llamactl.protocol import (
     State,
     UnloadRequest,
 )
-from tests.cli.scripted import TIMEOUT_S, Peer, Script, Supervisor, ask, make_command, make_environment, read_until
+from tests.cli.scripted import (
+    TIMEOUT_S,
+    Peer,
+    Script,
+    Supervisor,
+    add_systemctl,
+    ask,
+    make_command,
+    make_environment,
+    read_until,
+    run,
+)
 
 
 def answer_all(count: int, *messages: object) -> Script:
@@ -97,6 +110,16 @@ def test_lost_supervisor_is_said_once_and_counts_for_all_that_are_left() -> None
     assert result.status == 6
     assert result.err.count("lost the supervisor") == 1
     assert [("error" in one) for one in json.loads(result.out)] == [True, False, True]
+
+
+def test_without_supervisor_each_of_several_has_failed(tmp_path: Path) -> None:
+    paths = Paths(runtime_dir=tmp_path / "run")
+    environment = {"PATH": add_systemctl(tmp_path, "inactive")}
+    result = run(paths, "restart", "a", "b", "--json", environment=environment)
+    assert (result.status, result.err.count("nobody listens")) == (6, 1)
+    assert [one["error"]["code"] for one in json.loads(result.out)] == ["no_supervisor"] * 2
+    result = run(paths, "unload", "--all", "--json", environment=environment)
+    assert (result.status, json.loads(result.out)["error"]["code"]) == (6, "no_supervisor")
 
 
 def test_several_loads_share_one_line_on_a_terminal() -> None:
@@ -257,3 +280,18 @@ def test_interrupt_names_what_goes_on() -> None:
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
     assert err.decode() == "llamactl: still loading a, c in the background: llamactl ps\n"
+
+
+def test_interrupt_before_anything_was_asked_promises_nothing(tmp_path: Path) -> None:
+    fifo = tmp_path / "asked"
+    os.mkfifo(fifo)
+    environment = {"PATH": add_systemctl(tmp_path, "activating", told=fifo)}
+    paths = Paths(runtime_dir=tmp_path / "run")
+    paths.control_socket.parent.mkdir(parents=True)
+    process = subprocess.Popen(
+        make_command("load", "a"), env=make_environment(paths) | environment, stderr=subprocess.PIPE
+    )
+    assert fifo.read_text() == "asked\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, b"background" in err) == (130, False)

@@ -1,5 +1,6 @@
 """No supervisor, no permission, another version, junk: one line on standard error, never a traceback."""
 
+import grp
 import os
 import pwd
 import socket
@@ -11,7 +12,7 @@ import pytest
 
 from llamactl import __version__
 from llamactl.cli.client import Client
-from llamactl.cli.user import find_user
+from llamactl.cli.user import find_user, suggest_group
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.paths import Paths
 from llamactl.protocol import VERSION, JunkNotice, ModelList, ModelStatus, Progress, Stage, State
@@ -91,6 +92,17 @@ def test_user_is_the_effective_one_whatever_the_environment_says(monkeypatch: py
     assert find_user() == "nobody"
     monkeypatch.setattr(os, "geteuid", lambda: 2**31)
     assert find_user() == "USER"
+
+
+def test_member_since_after_the_login_has_to_log_in_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam("nobody").pw_uid)
+    members: list[str] = []
+    monkeypatch.setattr(grp, "getgrnam", lambda name: grp.struct_group((name, "x", 4711, members)))
+    assert suggest_group("llamactl-admin") == (
+        "join the group: sudo usermod -aG llamactl-admin nobody, then log in again"
+    )
+    members.append("nobody")
+    assert suggest_group("llamactl-admin").startswith("log in again: nobody is a member of llamactl-admin")
 
 
 @pytest.mark.parametrize(("sudo_user", "login", "name"), [("alice", "bob", "alice"), ("", "bob", "bob")])

@@ -35,6 +35,11 @@ def test_last_end_counts_and_says_how_the_unit_ended() -> None:
     assert history.find_ending("b") is None
 
 
+def test_refused_load_is_the_last_that_is_known() -> None:
+    history = take(Record("load refused", "a", "warning", {"why": "cannot start 'a': needs 2 GiB", "code": "x"}))
+    assert history.find_ending("a") == Ending(event="load refused", time_s=0.0, reason="cannot start 'a': needs 2 GiB")
+
+
 def test_load_on_several_devices_is_one_decision() -> None:
     history = take(
         need("a", "CUDA0", 2 << 30, 8 << 30),
