@@ -1,9 +1,10 @@
 """Where is received data put, and how do bytes leave?
 
-All connections of the process read into one buffer, and the loop calls the protocol at once, which copies out what is
-to be kept: so an idle connection costs no buffer, and no read brings more than READ_BYTES, which is what bounds how
-much one connection can make us hold. Bytes to be sent go to the kernel at once, not when the loop comes round: the
-peer is at work already while we do our accounts, and what the kernel takes whole has never been copied.
+All clients' connections read into one buffer, and the loop calls the protocol at once, which copies out what is to be
+kept: so an idle connection costs no buffer, and no read brings more than READ_BYTES, which is what bounds how much one
+client can make us hold. What instances send comes in the loop's own copies, one call less for each. Bytes to be sent
+go to the kernel at once, not when the loop comes round: the peer is at work already while we do our accounts, and what
+the kernel takes whole has never been copied.
 """
 
 import asyncio

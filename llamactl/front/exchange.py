@@ -374,7 +374,8 @@ class Exchange:
         """Nothing is wanted for this request any more."""
         self._done = True
         self._upstream = None
-        self._stop_timers()
+        if self._comment_timer is not None:
+            self._stop_timers()
         if self._stream is not None:
             self._stream.close()
         self._release()

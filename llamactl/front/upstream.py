@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from llamactl.front.body import BodyStream
-from llamactl.front.buffers import READ_VIEW, Outlet
+from llamactl.front.buffers import Outlet
 from llamactl.front.framing import End, ResponseReader
 from llamactl.front.wire import ResponseHead, WireError
 
@@ -36,7 +36,7 @@ class Receiver(Protocol):
         """The connection is gone before the answer was complete. `unread`: the instance has not read the request."""
 
 
-class Upstream(asyncio.BufferedProtocol):
+class Upstream(asyncio.Protocol):
     """One connection to an instance, with one request at a time."""
 
     def __init__(self, pool: "UpstreamPool", key: str) -> None:
@@ -121,16 +121,12 @@ class Upstream(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
         self._outlet = Outlet(self._transport)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return READ_VIEW
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         receiver = self._receiver
         if receiver is None:  # an idle connection has nothing to say
             self._close()
             return
         self._answered = True
-        data = bytes(READ_VIEW[:nbytes])
         if self._stream is None:
             whole = self._reader.take_whole(data)
             if whole is not None:

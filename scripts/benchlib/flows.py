@@ -1,15 +1,19 @@
 """What does the front cost where requests per second do not tell? Paced requests, streams, idle connections, a body.
 
-The client is a process of its own with one event loop; the same client, paced alike, measures the way without the
-proxy, so that its own cost falls out of the difference.
+The client is a process of its own; the same client, paced alike, measures the way without the proxy, so that its own
+cost falls out of the difference.
 """
 
 import asyncio
+import contextlib
+import ctypes
 import os
 import resource
+import select
 import socket
 import statistics
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
@@ -22,58 +26,51 @@ STREAMS = 64
 CHUNKS_PER_S = 100
 IDLE = 10_000
 BODY_BYTES = 20 << 20
+PATIENCE_S = 10.0
+_PR_SET_TIMERSLACK = 29
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class _Paced(asyncio.Protocol):
-    """One connection with one request at a time."""
+@dataclass(frozen=True)
+class Paced:
+    """Seconds for each request, from the moment when it was due; and how late the client itself sent it."""
 
-    def __init__(self, latencies: list[float]) -> None:
-        self.latencies = latencies
-        self.due: list[float] = []
-        """When the requests that have not been answered were to be sent."""
-        self.transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]
-
-    def send(self, due_s: float) -> None:
-        """Counted from the moment it was due: a late answer makes the next request late, and that counts."""
-        self.due.append(due_s)
-        if len(self.due) == 1:
-            assert self.transport is not None
-            self.transport.write(REQUEST)
-
-    def data_received(self, data: bytes) -> None:
-        self.latencies.append(time.perf_counter() - self.due.pop(0))
-        if self.due:
-            assert self.transport is not None
-            self.transport.write(REQUEST)
+    latencies: list[float]
+    lateness: list[float]
 
 
-def measure_latencies(port: int, rate: float, seconds: float, connections: int = 16) -> list[float]:
-    """Seconds from due to answered, of requests at an even rate."""
+def measure_latencies(port: int, rate: float, seconds: float, connections: int = 16) -> Paced:
+    """Ask `rate` times a second, whether answers come or not: a late answer makes later ones late, and that counts.
+
+    The client sleeps until a request is due or an answer comes: one that looked again and again would take a processor
+    from those that it measures.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # else the kernel lets sleepers lie for 50 us
     latencies: list[float] = []
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        opened = [
-            (await loop.create_connection(lambda: _Paced(latencies), "127.0.0.1", port))[1] for _ in range(connections)
-        ]
-        began = time.perf_counter()
-        count = int(rate * seconds)
-        sent = 0
-        while sent < count:
+    lateness: list[float] = []
+    with contextlib.ExitStack() as opened:
+        free = [opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(connections)]
+        due: dict[socket.socket, float] = {}
+        count, sent = int(rate * seconds), 0
+        began = free_since = time.perf_counter()
+        while len(latencies) < count:
             now = time.perf_counter()
-            while sent < count and began + sent / rate <= now:
-                opened[sent % connections].send(began + sent / rate)
+            while free and sent < count and (due_s := began + sent / rate) <= now:
+                lateness.append(now - max(due_s, free_since))
+                connection = free.pop()
+                connection.sendall(REQUEST)
+                due[connection] = due_s
                 sent += 1
-            await asyncio.sleep(0)
-        while any(connection.due for connection in opened):
-            await asyncio.sleep(0)
-
-    uvloop.run(run())
-    return latencies
+                now = time.perf_counter()
+            timeout_s = max(0.0, began + sent / rate - now) if free and sent < count else PATIENCE_S
+            for connection in select.select(list(due), (), (), timeout_s)[0]:
+                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+                now = time.perf_counter()
+                latencies.append(now - due.pop(connection))
+                if not free:
+                    free_since = now
+                free.append(connection)
+    return Paced(latencies, lateness)
 
 
 def find_percentile(values: list[float], percent: float) -> float:
@@ -84,6 +81,12 @@ def acquire_cpu_s(pid: int) -> float:
     """CPU seconds that a process has used (proc(5): utime and stime)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def acquire_wakeups(pid: int) -> int:
+    """How often the threads of a process have slept until now, and so were woken."""
+    statuses = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status"))
+    return sum(int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for status in statuses)
 
 
 def acquire_rss_bytes(pid: int) -> int:

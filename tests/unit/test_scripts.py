@@ -112,7 +112,7 @@ def test_after_plain_setup_it_does_what_needs_no_tests(empty: Path, plain: Path)
 
 def test_bench_names_the_packages_of_programs_it_lacks(plain: Path) -> None:
     done = call(("bench", "proxy"), plain, plain, PATH="/nonexistent")
-    assert done.stderr == "cannot measure: nginx, wrk missing; try: apt-get install nginx-light wrk\n"
+    assert done.stderr == "cannot measure: nginx, strace, wrk missing; try: apt-get install nginx-light strace wrk\n"
     assert done.returncode == 1
 
 
