@@ -5,6 +5,7 @@ unit, and does what the model's name says:
   gated             streams one event, and the rest only after POST /release on its own socket
   dies-on-request   kills itself when a request has arrived, before any answer
   lingers           agrees to stop, but goes on until POST /release on its own socket
+  headers           answers with the headers that it got
   warmup-dies       dies by SIGILL in its warm-up while llama.cpp's extra buffer types are on
 It is copied out of the checkout before (`Llamactl.use_script`), so it imports nothing of the tests.
 """
@@ -105,11 +106,11 @@ class Server:
                 lines = head.decode().lower().split("\r\n")
                 length = next((int(line[15:]) for line in lines if line.startswith("content-length:")), 0)
                 await reader.readexactly(length)
-                await self.answer(lines[0], writer)
+                await self.answer(lines[0], lines[1:], writer)
         except asyncio.IncompleteReadError:
             writer.close()
 
-    async def answer(self, request: str, writer: asyncio.StreamWriter) -> None:
+    async def answer(self, request: str, headers: list[str], writer: asyncio.StreamWriter) -> None:
         if request.startswith("post /release"):
             self._released.set()
             if self._behaviour == "lingers":
@@ -117,6 +118,8 @@ class Server:
             send_json(writer, {})
         elif self._behaviour == "dies-on-request":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif self._behaviour == "headers":
+            send_json(writer, {"headers": headers})
         elif self._behaviour == "gated":
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
             send_event(writer, '{"n": "first"}')
