@@ -27,7 +27,7 @@ def test_table_aligns_and_shows_empty_cells() -> None:
         "A      NUMBER",
         "long        5",
         "x           -",
-        "y     1234567",
+        "y\\n   1234567",
     ]
 
 

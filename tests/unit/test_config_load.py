@@ -563,10 +563,10 @@ def test_ubatch_follows_a_smaller_batch_unless_it_is_set(tree: Tree) -> None:
 
 def test_chat_template_file_that_is_replaced_is_a_change_of_its_model(tree: Tree) -> None:
     template = tree.root / "chat.jinja"
-    template.write_text("before")
+    template.write_text("before {{ messages }}")
     tree.model(f'chat_template_file = "{template}"')
     before = tree.load()
-    template.write_text("after")
+    template.write_text("after {{ messages }}")
     (name,) = before.models
     assert tree.load(before).models[name] != before.models[name]
 
