@@ -43,7 +43,9 @@ def choose_request_id(head: RequestHead | None) -> bytes:
 
 
 class RequestRecord:
-    """One request. Times are seconds of CLOCK_MONOTONIC; `first_byte_s`, `waited_s`: since its start, and together."""
+    """One request. Times are seconds of CLOCK_MONOTONIC; `first_byte_s`, `waited_s`: since its start, and together.
+    Nothing changes it once it has ended.
+    """
 
     # Defaults of the class, not stores in every object: most requests never touch most of these.
     model = ""
@@ -58,6 +60,8 @@ class RequestRecord:
     sent_bytes = 0
     prompt_tokens = 0
     completion_tokens = 0
+    ended_s = 0.0
+    """0: it has not."""
     is_cut = False
     """The answer did not end as it should have."""
 

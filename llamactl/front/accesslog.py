@@ -1,8 +1,8 @@
 """What does the log say of one request, and when is that written?
 
 The same as any other line of ours would (`journal.format_entry`), made in a fraction of the time, because a line must
-cost little beside its request: what is the same for many requests is made once, and the rest in one go. Lines are
-written FLUSH_S later, all that came together: that long a process that is killed may have kept its last lines.
+cost little beside its request: what is the same for many requests is made once, and the rest in one go. Lines are made
+and written FLUSH_S later, all that came together: that long a process that is killed may have kept its last ones.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from llamactl.front.access import STATUS_CLIENT_GONE, RequestRecord
+from llamactl.systemd.bulk import open_bulk
 from llamactl.systemd.journal import format_bytes, format_value
 
 FLUSH_S = 0.02
@@ -20,12 +21,10 @@ MAX_CACHED_BYTES = 256
 class Lines(Protocol):
     """Where they go: see `systemd.bulk`."""
 
-    has_fields: bool
-
     @property
     def waiting(self) -> int: ...
 
-    def add(self, message: str, fields: str) -> None: ...
+    def add(self, about: RequestRecord) -> None: ...
     def flush(self) -> None: ...
     def finish(self) -> None: ...
 
@@ -39,13 +38,12 @@ class AccessLog:
         self._timer: asyncio.TimerHandle | None = None
         self.is_on = lines is not None
 
-    def write(self, record: RequestRecord, now_s: float) -> None:
-        lines = self._lines
-        if lines is None:
-            return
-        lines.add(format_message(record, now_s), format_fields(record, now_s) if lines.has_fields else "")
-        if self._timer is None:
-            self._timer = self._loop.call_later(FLUSH_S, self._flush)
+    def write(self, record: RequestRecord) -> None:
+        """`record` is of a request that has ended."""
+        if self._lines is not None:
+            self._lines.add(record)
+            if self._timer is None:
+                self._timer = self._loop.call_later(FLUSH_S, self._flush)
 
     def close(self) -> None:
         """Write what has not been written yet."""
@@ -63,15 +61,21 @@ class AccessLog:
                 self._timer = self._loop.call_later(FLUSH_S, self._flush)
 
 
-def format_message(record: RequestRecord, now_s: float) -> str:
+def open_lines(level: str) -> Lines | None:
+    """Where the lines of this process go; None: nowhere."""
+    return None if level == "off" else open_bulk(level, format_message, format_fields)
+
+
+def format_message(record: RequestRecord) -> str:
     """The line for people."""
     what = _find_what(record)[0]
     event = "request answered" if record.status and not record.is_cut else "request broken off"
     received, sent = record.received_bytes, record.sent_bytes
     first = f" first_byte={_format_s(record.first_byte_s)}" if record.first_byte_s else ""
     tokens = _format_tokens(record, " prompt_tokens={}", " completion_tokens={}")
+    duration = _format_s(record.ended_s - record.began_s)
     return (
-        f"{event}: {what} status={record.status or STATUS_CLIENT_GONE} duration={_format_s(now_s - record.began_s)} "
+        f"{event}: {what} status={record.status or STATUS_CLIENT_GONE} duration={duration} "
         f"waited={_format_s(record.waited_s) if record.waited_s else '0 s'}{first} "
         f"received={f'{received} B' if received < 1024 else format_bytes(received)} "
         f"sent={f'{sent} B' if sent < 1024 else format_bytes(sent)}{tokens} "
@@ -79,14 +83,14 @@ def format_message(record: RequestRecord, now_s: float) -> str:
     )
 
 
-def format_fields(record: RequestRecord, now_s: float) -> str:
+def format_fields(record: RequestRecord) -> str:
     """The same for machines."""
     event = "request_answered" if record.status and not record.is_cut else "request_broken_off"
     first = f"LLAMACTL_FIRST_BYTE_S={record.first_byte_s:.6f}\n" if record.first_byte_s else ""
     tokens = _format_tokens(record, "LLAMACTL_PROMPT_TOKENS={}\n", "LLAMACTL_COMPLETION_TOKENS={}\n")
     return (
         f"LLAMACTL_EVENT={event}\n{_find_what(record)[1]}LLAMACTL_STATUS={record.status or STATUS_CLIENT_GONE}\n"
-        f"LLAMACTL_DURATION_S={now_s - record.began_s:.6f}\nLLAMACTL_WAITED_S={record.waited_s:.6f}\n{first}"
+        f"LLAMACTL_DURATION_S={record.ended_s - record.began_s:.6f}\nLLAMACTL_WAITED_S={record.waited_s:.6f}\n{first}"
         f"LLAMACTL_RECEIVED_BYTES={record.received_bytes}\nLLAMACTL_SENT_BYTES={record.sent_bytes}\n{tokens}"
         f"LLAMACTL_REQUEST_ID={record.request_id.decode('latin-1')}\n"
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from llamactl.errors import LlamactlError
 from llamactl.front.access import RequestRecord, choose_request_id
-from llamactl.front.accesslog import AccessLog, Lines
+from llamactl.front.accesslog import AccessLog, Lines, open_lines
 from llamactl.front.body import HELD_BYTES
 from llamactl.front.client import ClientConnection
 from llamactl.front.control import Control
@@ -42,7 +42,6 @@ from llamactl.protocol import (
     ServerMessage,
     Welcome,
 )
-from llamactl.systemd.bulk import open_bulk
 
 BACKLOG = 4096
 MAX_UNKNOWN_NAMES = 1024
@@ -56,7 +55,7 @@ class Front:
         loop: asyncio.AbstractEventLoop,
         control_socket: Path,
         log: Any,
-        open_lines: Callable[[str], Lines | None] = open_bulk,
+        open_lines: Callable[[str], Lines | None] = open_lines,
     ) -> None:
         """`open_lines`: where lines of a level go that come by the thousand; None: nowhere."""
         self.loop = loop
@@ -166,12 +165,12 @@ class Front:
 
     def take_record(self, record: RequestRecord) -> None:
         """A request has ended."""
-        now_s = monotonic()
+        record.ended_s = now_s = monotonic()
         if record.queued_s:
             record.end_wait(now_s)
-        self.tally.count(record, now_s)
+        self.tally.count(record)
         if self.access.is_on:
-            self.access.write(record, now_s)
+            self.access.write(record)
 
     def note_unknown(self, name: str) -> None:
         """The supervisor knows no model of this name: the default one stands in, without asking again."""
@@ -192,8 +191,7 @@ class Front:
             self.access = self._open_access_log()
 
     def _open_access_log(self) -> AccessLog:
-        level = self.settings.access_log
-        return AccessLog(self.loop, None if level == "off" else self._open_lines(level))
+        return AccessLog(self.loop, self._open_lines(self.settings.access_log))
 
     # --- leases, for exchanges ---
 

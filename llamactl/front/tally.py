@@ -62,7 +62,8 @@ class Tally:
     def __init__(self) -> None:
         self.models: dict[str, ModelCounts] = {}
 
-    def count(self, record: RequestRecord, now_s: float) -> None:
+    def count(self, record: RequestRecord) -> None:
+        """Of a request that has ended."""
         counts = self.models.get(record.model)
         if counts is None:
             counts = self.models[record.model] = ModelCounts()
@@ -74,7 +75,7 @@ class Tally:
             counts.waited.add(record.waited_s)
         if record.first_byte_s:
             counts.first_byte.add(record.first_byte_s)
-        counts.duration.add(now_s - record.began_s)
+        counts.duration.add(record.ended_s - record.began_s)
         counts.received_bytes += record.received_bytes
         counts.sent_bytes += record.sent_bytes
         if record.completion_tokens or record.prompt_tokens:

@@ -1,30 +1,46 @@
 """How do thousands of lines a second reach the journal, at a small part of what a call for each one costs?
 
-Lines of one kind, made ready by their owner, wait here until they are a batch or the owner says `flush`: one datagram
-takes a hundred of them. All other lines of the process are written at once, and what waits here before them: the order
-stays. Nothing is waited for. Where the journal takes no more, lines wait, up to MAX_LINES, and then they are counted.
+What happened is kept until there is a batch of it or its owner says `flush`, then put into words and written in one
+datagram: words made one after the other, with nothing else between them, cost half as much. All other lines of the
+process are written at once, and what waits here before them: the order stays. Nothing is waited for. Where the journal
+takes no more, lines wait, up to MAX_LINES, and then they are counted.
 """
 
 import logging
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from llamactl.systemd.journal import PREFIX, PRIORITIES, Sink, get_process
 
-BATCH_LINES = 100
-"""Some 60 KiB."""
+BATCH_LINES = 32
+"""Others wait a tenth of a millisecond while they are made."""
 MAX_LINES = 20_000
 
+T = TypeVar("T")
 
-class Bulk:
-    """Lines of one level."""
 
-    def __init__(self, sink: Sink, identifier: str, level: str) -> None:
-        self.has_fields = sink.has_fields
-        """Whether `add` is to be told them."""
+class Bulk(Generic[T]):
+    """Lines of one level, each about a `T`. `format_fields`: a line NAME=value for each of them, where there is a
+    journal. No newline may be in the message or in a value, and nothing of a `T` may change once it is added.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        identifier: str,
+        level: str,
+        format_message: Callable[[T], str],
+        format_fields: Callable[[T], str],
+    ) -> None:
         self._sink = sink
         self._identifier = identifier
-        self._waiting: list[str] = []
+        self._format_message = format_message
+        self._format_fields = format_fields
+        self._waiting: list[T] = []
+        self._batch = ""
+        """The first BATCH_LINES of those that wait, where the journal has not taken them."""
         self._lost = 0
-        if self.has_fields:
+        if sink.has_fields:
             self._begin, self._end = "MESSAGE=", f"PRIORITY={PRIORITIES[level]}\nSYSLOG_IDENTIFIER={identifier}\n\n"
         else:
             self._begin, self._end = f"{identifier}: {'' if level == 'info' else f'{level}: '}", ""
@@ -35,23 +51,26 @@ class Bulk:
         """Lines that have not been written."""
         return len(self._waiting)
 
-    def add(self, message: str, fields: str) -> None:
-        """`fields`: a line NAME=value for each. No newline may be in the message or in a value."""
+    def add(self, about: T) -> None:
         waiting = self._waiting
-        waiting.append(f"{self._begin}{message}\n{fields}{self._end}")
+        waiting.append(about)
         if not len(waiting) % BATCH_LINES:
             self.flush()
             if len(waiting) >= MAX_LINES:
-                self._lost += len(waiting[-BATCH_LINES:])
                 del waiting[-BATCH_LINES:]
+                self._lost += BATCH_LINES
 
     def flush(self, wait: bool = False) -> None:
         """Write what waits, as far as it is taken without waiting."""
         waiting = self._waiting
         while waiting:
-            if not self._sink.write_batch("".join(waiting[:BATCH_LINES]), wait):
+            if not self._batch:
+                self._batch = self._format(waiting[:BATCH_LINES])
+                self._batch_lines = min(len(waiting), BATCH_LINES)
+            if not self._sink.write_batch(self._batch, wait):
                 return
-            del waiting[:BATCH_LINES]
+            del waiting[: self._batch_lines]
+            self._batch = ""
         lost, self._lost = self._lost, 0
         if lost:
             self._sink.write(
@@ -69,10 +88,19 @@ class Bulk:
         if self._waiting:
             self.flush(wait=True)
 
+    def _format(self, batch: list[T]) -> str:
+        begin, end, format_message = self._begin, self._end, self._format_message
+        if not self._sink.has_fields:
+            return "".join([f"{begin}{format_message(about)}\n" for about in batch])
+        format_fields = self._format_fields
+        return "".join([f"{begin}{format_message(about)}\n{format_fields(about)}{end}" for about in batch])
 
-def open_bulk(level: str) -> Bulk | None:
+    _batch_lines = 0
+
+
+def open_bulk(level: str, format_message: Callable[[T], str], format_fields: Callable[[T], str]) -> Bulk[T] | None:
     """For lines of this level of this process; None where they are not written."""
     process = get_process()
     if process is None or logging.getLevelNamesMapping()[level.upper()] < process.level:
         return None
-    return Bulk(process.sink, process.identifier, level)
+    return Bulk(process.sink, process.identifier, level, format_message, format_fields)

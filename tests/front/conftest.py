@@ -18,6 +18,8 @@ import structlog
 import uvloop
 
 from llamactl import protocol
+from llamactl.front.access import RequestRecord
+from llamactl.front.accesslog import format_fields, format_message
 from llamactl.front.service import Front
 
 TIMEOUT_S = 15.0
@@ -265,19 +267,18 @@ class Supervisor:
 class _Lines:
     """Takes the access log's lines for events, as other lines are."""
 
-    has_fields = True
     waiting = 0
 
     def __init__(self, events: list[dict[str, Any]], level: str) -> None:
         self._events = events
         self._level = level
 
-    def add(self, message: str, fields: str) -> None:
+    def add(self, about: RequestRecord) -> None:
         told = dict.fromkeys(("model", "first_byte_s", "prompt_tokens", "completion_tokens"))
-        for line in fields.splitlines():
+        for line in format_fields(about).splitlines():
             name, _, value = line.removeprefix("LLAMACTL_").partition("=")
             told[name.lower()] = _read_number(value) if re.fullmatch(r"[0-9.]+", value) else value
-        self._events.append({**told, "event": message.partition(":")[0], "level": self._level})
+        self._events.append({**told, "event": format_message(about).partition(":")[0], "level": self._level})
 
     def flush(self) -> None: ...
     def finish(self) -> None: ...
@@ -303,7 +304,7 @@ class World:
     async def start_front(self) -> None:
         log = structlog.wrap_logger(None, processors=[self._record])
         loop = asyncio.get_running_loop()
-        self.front = Front(loop, self.supervisor.path, log, lambda level: _Lines(self.events, level))
+        self.front = Front(loop, self.supervisor.path, log, self._open_lines)
         unix = socket.socket(socket.AF_UNIX)
         unix.bind(str(self.http_path))
         tcp = socket.socket()
@@ -313,6 +314,9 @@ class World:
             sock.listen(128)
             sock.setblocking(False)
         await self.front.start([unix, tcp])
+
+    def _open_lines(self, level: str) -> _Lines | None:
+        return None if level == "off" else _Lines(self.events, level)
 
     def _record(self, logger: Any, level: str, event: dict[str, Any]) -> Any:
         self.events.append({**event, "level": level})

@@ -104,6 +104,7 @@ def test_line_is_what_any_other_line_of_ours_would_be(
     record = RequestRecord(texts[0].encode("latin-1"), texts[1].encode("latin-1"), texts[3].encode("latin-1"), b"", 0.0)
     record.model, record.status, record.is_cut = texts[2], status, is_cut
     record.waited_s, record.first_byte_s, duration_s = times_s
+    record.ended_s = duration_s
     record.received_bytes, record.sent_bytes, record.prompt_tokens, record.completion_tokens = counts
     expected = format_entry(
         {
@@ -122,9 +123,9 @@ def test_line_is_what_any_other_line_of_ours_would_be(
             "request_id": texts[3],
         }
     )
-    assert format_message(record, duration_s) == expected.pop("MESSAGE")
+    assert format_message(record) == expected.pop("MESSAGE")
     del expected["PRIORITY"]
-    fields = read_fields(format_fields(record, duration_s))
+    fields = read_fields(format_fields(record))
     assert list(fields) == list(expected)
     for name, value in fields.items():
         assert float(value) == round(float(expected[name]), 6) if name.endswith("_S") else value == expected[name]
@@ -133,14 +134,12 @@ def test_line_is_what_any_other_line_of_ours_would_be(
 class Kept:
     """Where lines go, without a journal behind it."""
 
-    has_fields = True
-
     def __init__(self) -> None:
         self.waiting = 0
         self.written = 0
         self.takes = True
 
-    def add(self, message: str, fields: str) -> None:
+    def add(self, about: RequestRecord) -> None:
         self.waiting += 1
 
     def flush(self) -> None:
@@ -178,7 +177,7 @@ def make_log() -> tuple[AccessLog, Kept, Clock]:
 def test_lines_that_come_together_are_written_together() -> None:
     access, lines, clock = make_log()
     for _ in range(3):
-        access.write(make_record(status=200), 12.0)
+        access.write(make_record(status=200))
     assert (lines.written, len(clock.due)) == (0, 1)
     clock.pass_time()
     assert (lines.written, clock.due) == (3, [])
@@ -187,7 +186,7 @@ def test_lines_that_come_together_are_written_together() -> None:
 def test_lines_that_the_journal_does_not_take_are_tried_again() -> None:
     access, lines, clock = make_log()
     lines.takes = False
-    access.write(make_record(status=200), 12.0)
+    access.write(make_record(status=200))
     clock.pass_time()
     assert lines.written == 0
     lines.takes = True
@@ -198,7 +197,7 @@ def test_lines_that_the_journal_does_not_take_are_tried_again() -> None:
 def test_log_that_ends_writes_what_it_has() -> None:
     access, lines, clock = make_log()
     lines.takes = False
-    access.write(make_record(status=200), 12.0)
+    access.write(make_record(status=200))
     access.close()
     assert (lines.written, clock.due) == (1, [])
 
@@ -206,14 +205,14 @@ def test_log_that_ends_writes_what_it_has() -> None:
 def test_log_that_is_off_writes_nothing() -> None:
     access = AccessLog(cast(asyncio.AbstractEventLoop, Clock()), None)
     assert not access.is_on
-    access.write(make_record(), 12.0)
+    access.write(make_record())
 
 
 def test_requests_are_counted_by_model_and_status() -> None:
     tally = Tally()
     for status in (200, 200, 404):
-        tally.count(make_record(model="a", status=status, sent_bytes=10, completion_tokens=2), 10.5)
-    tally.count(make_record(is_cut=True, waited_s=2.0), 10.5)
+        tally.count(make_record(model="a", status=status, sent_bytes=10, completion_tokens=2, ended_s=10.5))
+    tally.count(make_record(is_cut=True, waited_s=2.0, ended_s=10.5))
     counts = tally.models["a"]
     assert (counts.statuses, counts.sent_bytes, counts.completion_tokens, counts.cut) == ({200: 2, 404: 1}, 30, 6, 0)
     own = tally.models[""]

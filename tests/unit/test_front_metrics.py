@@ -49,7 +49,8 @@ def count_requests() -> Tally:
         record = RequestRecord(b"POST", b"/", b"i", b"", 0.0)
         record.model, record.status, record.first_byte_s = "a", status, first_byte_s
         record.prompt_tokens, record.completion_tokens, record.sent_bytes = 5, 7, 11
-        tally.count(record, 1.0)
+        record.ended_s = 1.0
+        tally.count(record)
     return tally
 
 
