@@ -520,6 +520,7 @@ class ModelStatus(_Value, frozen=True, kw_only=True):
     unlisted: bool = False
     found: bool = False
     """Found in a directory, not named by a file of the configuration."""
+    tags: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     """What is set for this model, as llama-server's arguments would say it."""
     ctx: int = 0

@@ -102,6 +102,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     mmap: bool = True
     repack: bool = True
     """Whether llama.cpp may use its extra buffer types (AMX, repacked weights)."""
+    swa_full: bool = False
+    """Whether layers with a sliding window keep all of the context instead of the window."""
     fit: bool = True
     """Whether context and layers that are not set are fitted to the free memory."""
     fit_ctx: int = 4096
@@ -118,6 +120,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Pooling of embeddings (none, mean, cls, last, rank); empty: as the file says."""
     sampling: dict[str, int | float | list[str]] = {}
     """Sampling of requests that say nothing else, in llama-server's names: {"temperature": 0.6}."""
+    seed: int = -1
+    """Of requests that say none; -1: another one each time."""
+    n_predict: int = -1
+    """Most tokens of an answer whose request says no number, or -1; -1: no limit."""
     show_prompts: bool = False
     """Whether /slots shows the texts of requests."""
     pin: bool = False
@@ -128,6 +134,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Free model and context after so long without a request, and keep the process; 0: never."""
     load_on_start: bool = False
     unlisted: bool = False
+    tags: tuple[str, ...] = ()
+    """Words for people and programs that choose among models; nothing here goes by them."""
     env: dict[str, str] = {}
     extra: dict[str, str | int | float | bool | list[str]] = {}
     """Unit properties in systemd's names, as in a unit file: {"MemoryMax": "8G"}."""

@@ -152,6 +152,14 @@ def _parse_aliases(value: object) -> tuple[str, ...]:
     return aliases
 
 
+def _parse_tags(value: object) -> tuple[str, ...]:
+    tags = _parse_texts([value] if isinstance(value, str) else value)
+    for tag in tags:
+        if not tag.strip() or "," in tag or not tag.isprintable():
+            raise ValueError(f"{show_value(tag)} must be one word or some, without commas")
+    return tags
+
+
 def _parse_hosts(value: object) -> tuple[str, ...]:
     hosts = _parse_texts([value] if isinstance(value, str) else value)
     for host in hosts:
@@ -408,6 +416,7 @@ DURATION = _make_duration(never=False)
 DURATION_OR_NEVER = _make_duration(never=True)
 DURATION_OR_NONE = Kind("time; `0`: none", parse_finite_duration, _show_duration)
 TEXTS = Kind("list of texts", lambda value: list(_parse_texts(value)), _show_list)
+TAGS = Kind("list of texts", _parse_tags, _show_plain)
 SAMPLER_LIST = Kind("list of texts", _parse_samplers, _show_list)
 SWITCH = Kind('"auto", "on" or "off"', _parse_switch, _show_text)
 HOSTS = Kind("list of names", _parse_hosts, _show_plain)
@@ -557,6 +566,12 @@ MODEL_KEYS: tuple[Key, ...] = (
     Key("flash_attn", "flash_attn", SWITCH, "Flash attention."),
     Key("mmap", "mmap", BOOLEAN, "Map the file instead of reading it."),
     Key("repack", "repack", BOOLEAN, "Let llama.cpp use extra buffer types (AMX, repacked weights)."),
+    Key(
+        "swa_full",
+        "swa_full",
+        BOOLEAN,
+        "Layers with a sliding window keep all of the context: more memory, and beginnings that are shared are kept.",
+    ),
     Key("fit", "fit", BOOLEAN, "Fit context and layers that are not set to the memory that is free."),
     Key("fit_ctx", "fit_ctx", _make_integer(1), "The smallest context for one sequence that fitting may choose."),
     Key("fit_margin", "fit_margin_bytes", SIZE, "What fitting leaves free on each device, if more than `margin`."),
@@ -586,6 +601,13 @@ MODEL_KEYS: tuple[Key, ...] = (
         "Pooling of embeddings. Unset: as the model file says.",
     ),
     Key("sampling", "sampling", SAMPLING, "Sampling of requests that do not say it themselves."),
+    Key("seed", "seed", _make_integer(-1, 0xFFFFFFFF), "Of requests that say none; `-1`: another one each time."),
+    Key(
+        "n_predict",
+        "n_predict",
+        _make_integer(-1),
+        "Most tokens of an answer whose request sets no limit of its own; `-1`: no limit.",
+    ),
     Key("show_prompts", "show_prompts", BOOLEAN, "Show the texts of requests in `/slots`."),
     Key(
         "mmproj",
@@ -614,6 +636,7 @@ MODEL_KEYS: tuple[Key, ...] = (
     ),
     Key("load_on_start", "load_on_start", BOOLEAN, "Load the model when llamactl starts."),
     Key("unlisted", "unlisted", BOOLEAN, "Leave the model out of the lists that HTTP clients get."),
+    Key("tags", "tags", TAGS, "Words that lists show with the model, for people and programs that choose."),
     Key("env", "env", ENV, "Environment variables of the instance. Not for secrets: any local user can read them."),
     Key("extra", "extra", EXTRA, "Properties of the model's unit, in systemd's names."),
 )
@@ -684,6 +707,9 @@ OTHER_NAMES = {
     "pinned": "pin",
     "properties": "extra",
     "ttl": "idle_timeout",
+    "predict": "n_predict",
+    "max_tokens": "n_predict",
+    "tag": "tags",
     "keep_alive": "idle_timeout",
     "sleep": "sleep_after",
     "sleep_idle_seconds": "sleep_after",

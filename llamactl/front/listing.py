@@ -30,6 +30,7 @@ def format_model(model: ModelStatus, now_s: int) -> dict[str, Any]:
     listed = {
         "id": model.name,
         "aliases": list(model.aliases),
+        "tags": list(model.tags),
         "object": "model",
         "owned_by": "llamactl",
         "created": now_s,

@@ -27,10 +27,13 @@ _OPTIONS = (
     ("fit", "--fit"),
     ("fit_ctx", "--fit-ctx"),
     ("pooling", "--pooling"),
+    ("seed", "--seed"),
+    ("n_predict", "--n-predict"),
+    ("tags", "--tags"),
     ("reasoning", "--reasoning"),
     ("chat_template_kwargs", "--chat-template-kwargs"),
 )
-_SWITCHES = (("mmap", "--no-mmap"), ("repack", "--no-repack"))
+_SWITCHES = (("mmap", False, "--no-mmap"), ("repack", False, "--no-repack"), ("swa_full", True, "--swa-full"))
 _DEFAULTS = ModelSettings(name="", path="")
 
 
@@ -41,7 +44,7 @@ def format_args(settings: ModelSettings) -> tuple[str, ...]:
         value = getattr(settings, field)
         if value != getattr(_DEFAULTS, field):
             args += [option, _format_value(value)]
-    args += [option for field, option in _SWITCHES if not getattr(settings, field)]
+    args += [option for field, value, option in _SWITCHES if getattr(settings, field) is value]
     return tuple(args)
 
 

@@ -23,6 +23,7 @@ _AT_ONCE = frozenset(
         "sleep_after_s",
         "load_on_start",
         "unlisted",
+        "tags",
     )
 )
 """What counts for an instance that runs, too, or does not concern it."""
@@ -70,6 +71,7 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
         queued=len(entry.leases) if entry is not None else 0,
         pinned=model.is_pinned(),
         unlisted=settings.unlisted if settings is not None else False,
+        tags=settings.tags if settings is not None else (),
         found=settings.found if settings is not None else False,
         args=format_args(used) if used is not None else (),
         ctx=used.ctx if used is not None else 0,

@@ -43,6 +43,18 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
         yield child
 
 
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """With a seed, a limit and tags of its own."""
+    directory = tmp_path_factory.mktemp("seeded")
+    path = write_model(directory / "seeded.gguf")
+    own: dict[str, Any] = {"seed": 7, "n_predict": 5, "tags": ("a", "b")}
+    model = ModelSettings(name="seeded", path=str(path), ctx=512, threads=1, batch=64, ubatch=64, **own)
+    with run_child(directory, "serve", model) as child:
+        child.supervisor.wait_for("ready")
+        yield child
+
+
 def read_metrics(child: Child) -> dict[str, float]:
     with contextlib.closing(child.connect()) as connection:
         connection.request("GET", "/metrics")
@@ -52,6 +64,38 @@ def read_metrics(child: Child) -> dict[str, float]:
     assert (response.getheader("content-type") or "").startswith("text/plain; version=0.0.4")
     families = text_string_to_metric_families(text)
     return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+# --- a model's own defaults -------------------------------------------------------------------------
+
+
+def complete(child: Child, **fields: Any) -> dict[str, Any]:
+    body = {"prompt": "hello", "ignore_eos": True, "cache_prompt": False, **fields}
+    status, answer = child.request("POST", NATIVE, body)
+    assert status == 200, answer
+    return answer
+
+
+def test_configured_seed_is_for_requests_that_say_none(seeded: Child) -> None:
+    texts = [complete(seeded, temperature=5.0, n_predict=16)["content"] for _ in range(3)]
+    assert len(set(texts)) == 1
+    assert complete(seeded, temperature=5.0, n_predict=16, seed=7)["content"] == texts[0]
+    assert complete(seeded, temperature=5.0, n_predict=16, seed=8)["content"] != texts[0]
+    assert len({complete(seeded, temperature=5.0, n_predict=16, seed=-1)["content"] for _ in range(3)}) > 1
+
+
+def test_configured_limit_is_for_requests_that_set_none(seeded: Child) -> None:
+    for fields, n_predicted in (({}, 5), ({"n_predict": -1}, 5), ({"max_tokens": None}, 5), ({"n_predict": 9}, 9)):
+        answer = complete(seeded, **fields)
+        assert (answer["tokens_predicted"], answer["stop_type"]) == (n_predicted, "limit")
+    chat = seeded.request("POST", "/v1/chat/completions", {"messages": MESSAGES, "logit_bias": {"2": False}})[1]
+    assert chat["usage"]["completion_tokens"] <= 5
+
+
+def test_defaults_of_requests_and_tags_are_shown(seeded: Child) -> None:
+    params = seeded.request("GET", "/props")[1]["default_generation_settings"]["params"]
+    assert (params["seed"], params["n_predict"], params["max_tokens"]) == (7, 5, 5)
+    assert seeded.request("GET", "/v1/models")[1]["data"][0]["tags"] == ["a", "b"]
 
 
 # --- llama.cpp's build ------------------------------------------------------------------------------

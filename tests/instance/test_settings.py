@@ -1,14 +1,17 @@
 """Does each setting that counts for memory reach llama.cpp? What is measured must change as it says."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llamactl.instance.llama.params import ModelTraits, build_context_params
 from llamactl.protocol import Breakdown, Row, RowKind
 from llamactl.settings import ModelSettings, Switch
-from tests.instance.harness import run_child
+from tests.instance.harness import ROOT, run_child
 from tests.models import write_model
 
 N_CTX_TRAIN = 2048
@@ -74,3 +77,18 @@ def test_smallest_context_is_the_one_that_is_pinned_or_what_fitting_may_go_down_
     tmp_path: Path, file: Path, setting: dict[str, Any], n_ctx: int
 ) -> None:
     assert measure(tmp_path, file, **setting).n_ctx == n_ctx
+
+
+def test_full_context_of_a_sliding_window_is_measured(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "fetch-models"), "gemma3"]
+    file = Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+    windows = get_host(measure(tmp_path / "windows", file, ctx=8192))
+    full = get_host(measure(tmp_path / "full", file, ctx=8192, swa_full=True))
+    assert full.context > 2 * windows.context
+    assert full.model == windows.model
+
+
+def test_full_context_is_asked_of_llama_cpp() -> None:
+    traits = ModelTraits(n_ctx_train=8192, n_swa=512)
+    assert build_context_params(ModelSettings(name="m", path="/m", swa_full=True), traits, 1024).swa_full
+    assert not build_context_params(ModelSettings(name="m", path="/m"), traits, 1024).swa_full

@@ -98,6 +98,10 @@ def test_model_keys(tree: Tree) -> None:
         fit_margin = "1M"
         chat_template = "{{ messages }}"
         reasoning = "off"
+        seed = 7
+        n_predict = 100
+        tags = ["chat", "german", "chat"]
+        swa_full = true
         chat_template_kwargs = { preserve_thinking = true, n = [1, 2.5, { a = "b" }] }
         pooling = "mean"
         pin = true
@@ -136,6 +140,10 @@ def test_model_keys(tree: Tree) -> None:
         fit_margin_bytes=1 << 20,
         chat_template="{{ messages }}",
         reasoning=Switch.OFF,
+        seed=7,
+        n_predict=100,
+        tags=("chat", "german"),
+        swa_full=True,
         chat_template_kwargs={"preserve_thinking": True, "n": [1, 2.5, {"a": "b"}]},
         pooling="mean",
         pin=True,
@@ -220,6 +228,8 @@ MISTAKES = [
         "chat_template_kwargs = { day = 2026-12-01 }",
         "models.m.chat_template_kwargs: cannot use chat_template_kwargs = a table: day must be a text",
     ),
+    ('tags = ["a,b"]', "models.m.tags: cannot use tags = a list: 'a,b' must be one word or some, without commas"),
+    ("seed = 4294967296", "models.m.seed: cannot use seed = 4294967296: must be an integer from -1 to 4294967295"),
     ('reasoning = "maybe"', "models.m.reasoning: cannot use reasoning = 'maybe': must be"),
     ('chat_template = "a\\u0000"', "models.m.chat_template: cannot use chat_template = 'a\\x00': must not contain NUL"),
     ('mmproj = "/nowhere/x"', "models.m.mmproj: cannot use '/nowhere/x': no such file"),

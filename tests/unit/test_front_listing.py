@@ -20,6 +20,7 @@ def test_model_is_listed_in_the_routers_words() -> None:
         name="a",
         state=State.READY,
         aliases=("b",),
+        tags=("small",),
         path="/m/a.gguf",
         args=("--model", "/m/a.gguf"),
         memory=ModelMemory(effective=Breakdown(n_ctx=4096)),
@@ -30,6 +31,7 @@ def test_model_is_listed_in_the_routers_words() -> None:
     assert listed == {
         "id": "a",
         "aliases": ["b"],
+        "tags": ["small"],
         "object": "model",
         "owned_by": "llamactl",
         "created": 1000,

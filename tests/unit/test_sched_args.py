@@ -21,6 +21,10 @@ def test_settings_have_llama_servers_options() -> None:
         fit=False,
         reasoning=Switch.OFF,
         chat_template_kwargs={"preserve_thinking": True},
+        seed=7,
+        n_predict=100,
+        tags=("chat", "german"),
+        swa_full=True,
     )
     assert format_args(settings)[4:] == (
         *("--ctx-size", "8192"),
@@ -29,7 +33,11 @@ def test_settings_have_llama_servers_options() -> None:
         *("--tensor-split", "3,1.5"),
         *("--flash-attn", "on"),
         *("--fit", "off"),
+        *("--seed", "7"),
+        *("--n-predict", "100"),
+        *("--tags", "chat,german"),
         *("--reasoning", "off"),
         *("--chat-template-kwargs", '{"preserve_thinking": true}'),
         "--no-mmap",
+        "--swa-full",
     )

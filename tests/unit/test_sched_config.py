@@ -178,11 +178,12 @@ def test_more_room_in_a_new_configuration_lets_the_queue_go_on() -> None:
 def test_changed_settings_wait_for_the_next_load_and_status_says_so() -> None:
     bench = make_bench("a")
     bench.bring_up("a")
-    changed = make_settings("a", ctx=8192, fit_margin_bytes=5, pin=True, aliases=("b",))
+    changed = make_settings("a", ctx=8192, fit_margin_bytes=5, pin=True, aliases=("b",), tags=("t",), seed=1)
     bench.do(Configured(make_config(changed)))
     status = bench.status("a")
+    assert status.tags == ("t",)
     assert (status.waiting_settings, status.ctx, status.pinned, status.aliases) == (
-        ("ctx", "fit_margin"),
+        ("ctx", "fit_margin", "seed"),
         4096,
         True,
         ("b",),

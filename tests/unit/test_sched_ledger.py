@@ -56,9 +56,19 @@ def test_only_settings_that_change_memory_ask_for_another_measurement() -> None:
         {"aliases": ("x",)},
         {"extra": {"MemoryMax": "8G"}},
         {"idle_timeout_s": 5},
+        {"seed": 1},
+        {"n_predict": 1},
+        {"tags": ("x",)},
     ):
         assert strip_unmeasured(make_settings("a", **same)) == before
-    for other in ({"ctx": 1}, {"parallel": 1}, {"cache_type_k": "q8_0"}, {"devices": ("G0",)}, {"env": {"A": "b"}}):
+    for other in (
+        {"ctx": 1},
+        {"parallel": 1},
+        {"cache_type_k": "q8_0"},
+        {"devices": ("G0",)},
+        {"env": {"A": "b"}},
+        {"swa_full": True},
+    ):
         assert strip_unmeasured(make_settings("a", **other)) != before
 
 

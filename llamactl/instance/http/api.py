@@ -233,6 +233,7 @@ class Api:
             "created": 0,
             "owned_by": "llamactl",
             "aliases": list(self._settings.aliases),
+            "tags": list(self._settings.tags),
             "meta": {
                 "n_ctx": facts.n_ctx,
                 "n_ctx_train": facts.n_ctx_train,

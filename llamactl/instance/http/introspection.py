@@ -18,9 +18,11 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 def format_props(service: Service) -> dict[str, Any]:
     vocabulary, settings = service.vocabulary, service.settings
-    defaults = SamplingParams(**{name: getattr(service.sampling, name) for name in service.sampling.__struct_fields__})
+    sampling = {name: getattr(service.sampling, name) for name in service.sampling.__struct_fields__}
+    defaults = SamplingParams(**sampling, seed=None if settings.seed < 0 else settings.seed)
+    limit = {"n_predict": settings.n_predict, "max_tokens": settings.n_predict}
     return {
-        "default_generation_settings": {"n_ctx": service.n_ctx, "params": format_sampling(defaults)},
+        "default_generation_settings": {"n_ctx": service.n_ctx, "params": {**format_sampling(defaults), **limit}},
         "total_slots": settings.parallel,
         "model_alias": settings.name,
         "model_path": settings.path,

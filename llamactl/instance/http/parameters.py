@@ -89,8 +89,10 @@ def find_sampler(name: str) -> str | None:
 
 
 def choose_sampling(
-    body: SamplingBody, defaults: Sampling, grammar: str, tokenize: Callable[[str], list[int]]
+    body: SamplingBody, defaults: Sampling, grammar: str, tokenize: Callable[[str], list[int]], seed: int = -1
 ) -> SamplingParams:
+    """`seed`: of requests that say none; negative: none at all, which is what requests mean by it, too."""
+    seed = seed if body.seed is None else body.seed
     chosen = msgspec.structs.asdict(defaults)
     for name in Sampling.__struct_fields__:
         value = getattr(body, name)
@@ -110,7 +112,7 @@ def choose_sampling(
     chosen["dry_sequence_breakers"] = _check_breakers(chosen["dry_sequence_breakers"])
     return SamplingParams(
         **chosen,
-        seed=body.seed & 0xFFFFFFFF if body.seed is not None and body.seed >= 0 else None,
+        seed=seed & 0xFFFFFFFF if seed >= 0 else None,
         logit_bias=_parse_logit_bias(body.logit_bias, tokenize),
         ignore_eos=bool(body.ignore_eos),
         **{name: value for name in _OF_REQUESTS if (value := getattr(body, name)) is not None},
@@ -170,16 +172,18 @@ def choose_stops(body: GenerationBody) -> tuple[str, ...]:
     return tuple(stop for stop in stops if stop)
 
 
-def choose_max_tokens(body: GenerationBody) -> int | None:
-    """None: no limit of the client's. llama-server's -1 says the same."""
+def choose_max_tokens(body: GenerationBody, default: int = -1) -> int | None:
+    """None: no limit. -1 says the same, and as in llama-server `default` holds then."""
     for name in ("max_completion_tokens", "max_tokens", "n_predict"):
         value: int | None = getattr(body, name)
         if value is None:
             continue
         if value < -1:
             raise refuse(f"cannot use `{name}`: {value} is negative")
-        return None if value == -1 else value
-    return None
+        if value != -1:
+            return value
+        break
+    return None if default == -1 else default
 
 
 def choose_n(body: GenerationBody) -> int:

@@ -165,7 +165,7 @@ class Service:
             if len(prompt) >= self.n_ctx:
                 raise _refuse_length(len(prompt), self.n_ctx)
         grammar = await self._choose_grammar(body)
-        sampling = choose_sampling(body, self.sampling, grammar, self._tokenize_plain)
+        sampling = choose_sampling(body, self.sampling, grammar, self._tokenize_plain, self.settings.seed)
         if sampling.penalizes_passages or sampling.ignore_eos:
             await self.aside.run(lambda: prepare_samplers(sampling, self.vocabulary, self.n_ctx))
         mailbox = Mailbox()
@@ -176,7 +176,7 @@ class Service:
             request = GenerationRequest(
                 prompt=prompts[index // n],
                 sampling=sampling.for_choice(index % n),
-                max_tokens=choose_max_tokens(body),
+                max_tokens=choose_max_tokens(body, self.settings.n_predict),
                 stops=choose_stops(body),
                 min_indent=max(0, body.n_indent or 0),
                 max_predict_s=max(0.0, body.t_max_predict_ms or 0.0) / 1e3 or None,
@@ -247,7 +247,7 @@ class Service:
         extra = (body.input_extra or ()) if isinstance(body, InfillBody) else ()
         start = (body.prompt or "") if isinstance(body, InfillBody) else ""
         # As llama-server: other files leave room for the answer twice over.
-        room = self.n_ctx - self.n_batch - 2 * (choose_max_tokens(body) or 0)
+        room = self.n_ctx - self.n_batch - 2 * (choose_max_tokens(body, self.settings.n_predict) or 0)
         return await self.prompts.fill_gap(prefix, suffix, extra, start, room, self.n_batch)
 
     def _tokenize_plain(self, text: str) -> list[int]:

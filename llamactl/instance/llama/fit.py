@@ -59,7 +59,7 @@ class Measurer:
         self._environment = environment
         self._log = log
         self.model = load_model(environment, build_model_params(environment, no_alloc=True), log)
-        self.traits = self.model.read_traits()
+        self.traits = self.model.read_traits(environment.settings.swa_full)
         self.devices = acquire_devices(environment.settings.devices)
 
     def close(self) -> None:

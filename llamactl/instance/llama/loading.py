@@ -76,7 +76,7 @@ def load(
     else:
         model = _load_weights(environment, plan, log, on_progress, is_cancelled)
     on_model(model)
-    plan = _complete_plan(environment, plan, model.read_traits(), log)
+    plan = _complete_plan(environment, plan, model.read_traits(environment.settings.swa_full), log)
 
     on_stage("context")
     context_params = build_context_params(environment.settings, plan.traits, plan.n_ctx)

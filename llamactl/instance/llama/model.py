@@ -139,13 +139,14 @@ class LoadedModel:
             for index in range(extra.model_n_devices(self.pointer))
         ]
 
-    def read_traits(self) -> ModelTraits:
+    def read_traits(self, swa_full: bool) -> ModelTraits:
+        """`swa_full`: layers with a sliding window keep all of the context, as those without one do."""
         architecture = self.read_meta("general.architecture") or ""
         pooling = self.read_meta(f"{architecture}.pooling_type")
         named = int(pooling) if pooling is not None and pooling.lstrip("-").isdecimal() else None
         return ModelTraits(
             n_ctx_train=llama.llama_model_n_ctx_train(self.pointer),
-            n_swa=llama.llama_model_n_swa(self.pointer),
+            n_swa=0 if swa_full else llama.llama_model_n_swa(self.pointer),
             pooling=named if named in POOLING_TYPES.values() and named != POOLING_TYPES["none"] else None,
             causal=self.read_meta(f"{architecture}.attention.causal") != "false",
             recurrent=llama.llama_model_is_recurrent(self.pointer) or llama.llama_model_is_hybrid(self.pointer),

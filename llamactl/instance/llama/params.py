@@ -104,9 +104,7 @@ def build_context_params(settings: ModelSettings, traits: ModelTraits, n_ctx: in
     struct.n_ctx = n_ctx + -n_ctx % ALIGN_TOKENS
     struct.n_seq_max = settings.parallel
     struct.kv_unified = True
-    # Layers with a sliding window keep the window only, as in llama-server: a full cache would cost them many times
-    # more.
-    struct.swa_full = False
+    struct.swa_full = settings.swa_full
     struct.n_batch = settings.batch
     struct.n_ubatch = min(settings.ubatch, settings.batch)
     threads = settings.threads or count_compute_threads()
