@@ -1,8 +1,8 @@
 """How does a table fit into a terminal?
 
-Columns are aligned, two blanks apart. Where that is too wide, columns that may be cut give way from the right to the
-left, each down to its least width, with an ellipsis; one that may be left out is, before it becomes useless. Into a
-pipe everything goes whole.
+Columns are aligned, two blanks apart. Where that is too wide, one that may be left out is cut first, and left out
+before it becomes useless; then of those that may be cut always the widest, none below its least width, with an
+ellipsis. Into a pipe everything goes whole.
 """
 
 from collections.abc import Sequence
@@ -58,14 +58,14 @@ def choose_widths(columns: Sequence[Column], wanted: Sequence[int], available: i
     def measure_excess() -> int:
         return sum(widths) + _GAP * (sum(width > 0 for width in widths) - 1) - available
 
-    for at in reversed(range(len(columns))):
-        excess, least = measure_excess(), columns[at].least
-        if excess <= 0 or not least:
-            continue
-        if columns[at].optional and widths[at] - excess < least:
-            widths[at] = 0
-        else:
-            widths[at] = max(min(least, widths[at]), widths[at] - excess)
+    for at in [at for at, column in enumerate(columns) if column.optional]:
+        left = widths[at] - max(0, measure_excess())
+        widths[at] = left if left >= min(columns[at].least, widths[at]) else 0
+    while measure_excess() > 0:
+        cuttable = [at for at, column in enumerate(columns) if column.least and widths[at] > column.least]
+        if not cuttable:
+            break
+        widths[max(cuttable, key=lambda at: widths[at])] -= 1
     return widths
 
 

@@ -44,19 +44,20 @@ def test_table_is_never_wider_than_the_terminal(width: int) -> None:
         assert len(lines) == 3
 
 
-def test_columns_give_way_from_the_right_and_the_optional_one_first() -> None:
+def test_optional_column_gives_way_first_and_then_the_widest() -> None:
     wanted = [19, 8, 15, 27]
     assert choose_widths(COLUMNS, wanted, 75) == wanted
     assert choose_widths(COLUMNS, wanted, 60) == [19, 8, 15, 12]
     assert choose_widths(COLUMNS, wanted, 55) == [19, 8, 15, 0]
-    assert choose_widths(COLUMNS, wanted, 40) == [19, 8, 9, 0]
-    assert choose_widths(COLUMNS, wanted, 30) == [14, 8, 4, 0]
-    assert choose_widths(COLUMNS, wanted, 10) == [6, 8, 4, 0]
+    assert choose_widths(COLUMNS, wanted, 40) == [14, 8, 14, 0]
+    assert choose_widths(COLUMNS, wanted, 24) == [6, 8, 6, 0]
+    assert choose_widths(COLUMNS, wanted, 10) == [6, 8, 4, 0], "less is of no use: the line is cut"
+    assert choose_widths(COLUMNS, [5, 8, 5, 3], 30) == [5, 8, 5, 3], "what is short is not left out"
 
 
 def test_what_was_cut_has_an_ellipsis_where_it_matters_least() -> None:
     header, row, _ = format_table(COLUMNS, ROWS, Look(32)).splitlines()
-    assert (header, row) == ("NAME                  SIZE  WHY", "qwen-7b-…ruct-q4  4.10 GiB  bec…")
+    assert (header, row) == ("NAME            SIZE  WHY", "qwen-…t-q4  4.10 GiB  because o…")
 
 
 def test_colours_do_not_move_columns() -> None:
