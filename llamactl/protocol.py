@@ -544,6 +544,16 @@ class ModelStatus(_Value, frozen=True, kw_only=True):
     ended: Ending | None = None
     """How it ended last, since the supervisor's start."""
 
+    @property
+    def context_length(self) -> int:
+        """Tokens that it has room for, or that a load would give it room for; 0: nothing is known. What was measured
+        comes before what is configured: llama.cpp rounds that up, and an encoder has no more than it was trained for.
+        """
+        known = self.memory.effective or self.memory.max
+        if known is not None:
+            return known.n_ctx
+        return self.ctx or (self.facts.n_ctx or self.facts.n_ctx_train if self.facts is not None else 0)
+
 
 class PlanDevice(_Value, frozen=True, kw_only=True):
     """One account in a plan, in bytes. `limit` false: as much as you like fits there."""

@@ -18,6 +18,13 @@ GIB = 1 << 30
 TEMPLATE_RESERVED = ("messages", "tools", "add_generation_prompt")
 """Variables of chat templates that say what a request says: no configuration sets them."""
 
+AUTO_CTX_MAX = 65536
+"""Enough for an agent's conversation with its tools and files, and for an 8B model with grouped attention some 8 GiB of
+KV cache: what one model of several can have of a large GPU.
+"""
+TRAINED_CTX = (1 << 31) - 1
+"""What `ctx_max = "trained"` becomes."""
+
 
 class Switch(StrEnum):
     """llama.cpp's three-valued options."""
@@ -82,7 +89,9 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Companion: a draft model, or empty."""
     aliases: tuple[str, ...] = ()
     ctx: int = 0
-    """Context size in tokens over all sequences; 0: what fits, at most what the model was trained for."""
+    """Context size in tokens over all sequences; 0: what fits, at most `ctx_max` and what the model was trained for."""
+    ctx_max: int = 0
+    """What automatic context goes up to; 0: AUTO_CTX_MAX, or `fit_ctx` for each sequence where that is more."""
     parallel: int = 4
     """Sequences that are decoded together."""
     n_gpu_layers: int = -1

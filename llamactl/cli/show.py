@@ -185,12 +185,7 @@ def format_idle(model: ModelStatus, now_s: float) -> str:
 
 def format_context(model: ModelStatus) -> str:
     """The context that it has, or else the one that a load would give it, as far as that is known."""
-    if model.memory.effective is not None:
-        return str(model.memory.effective.n_ctx)
-    fitted = model.memory.max.n_ctx if model.memory.max is not None else 0
-    facts = model.facts
-    known = model.ctx or fitted or (facts.n_ctx or facts.n_ctx_train if facts is not None else 0)
-    return str(known or NOTHING)
+    return str(model.context_length or NOTHING)
 
 
 def sum_rows(breakdown: Breakdown | None) -> dict[str, int]:

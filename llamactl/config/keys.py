@@ -20,7 +20,7 @@ from llamactl.config.templates import check_template
 from llamactl.config.units import format_duration, format_size, parse_duration, parse_size
 from llamactl.errors import LlamactlError
 from llamactl.names import check_model_name
-from llamactl.settings import TEMPLATE_RESERVED, AccessLog, GlobalSettings, ModelSettings, Sampling, Switch
+from llamactl.settings import TEMPLATE_RESERVED, TRAINED_CTX, AccessLog, GlobalSettings, ModelSettings, Sampling, Switch
 
 ALL_LAYERS = 65536
 """What `n_gpu_layers = "all"` becomes: more than any model has, so that llama.cpp takes all and fitting sees a number
@@ -531,7 +531,13 @@ MODEL_KEYS: tuple[Key, ...] = (
         "ctx",
         "ctx",
         _make_integer(0, words={"auto": 0}),
-        "Context in tokens, over all sequences, in steps of 256. Automatic: what fits, at most as trained for.",
+        "Context in tokens, over all sequences, in steps of 256. Automatic: what fits, at most `ctx_max`.",
+    ),
+    Key(
+        "ctx_max",
+        "ctx_max",
+        _make_integer(0, words={"auto": 0, "trained": TRAINED_CTX}),
+        "What an automatic `ctx` goes up to, and never beyond what the model was trained for (see below).",
     ),
     Key("parallel", "parallel", _make_integer(1, 256), "Sequences that are decoded together."),
     Key(
@@ -554,8 +560,8 @@ MODEL_KEYS: tuple[Key, ...] = (
         _make_integer(0, 1024),
         "Threads that compute; `0`: one for each core, fewer while other models compute as well (see below).",
     ),
-    Key("batch", "batch", _make_integer(1), "Tokens that are given to llama.cpp at once."),
-    Key("ubatch", "ubatch", _make_integer(1), "Tokens that are computed at once, at most `batch`."),
+    Key("batch", "batch", _make_integer(1), "Tokens that are given to llama.cpp at once; an encoder's is its context."),
+    Key("ubatch", "ubatch", _make_integer(1), "Tokens that are computed at once, at most `batch`; likewise."),
     Key("cache_type_k", "cache_type_k", _make_choice(CACHE_TYPES), "Type of the keys in the KV cache."),
     Key(
         "cache_type_v",
@@ -692,6 +698,7 @@ OTHER_NAMES = {
     "context": "ctx",
     "context_size": "ctx",
     "ctx_size": "ctx",
+    "max_ctx": "ctx_max",
     "device": "devices",
     "environment": "env",
     "file": "path",

@@ -41,7 +41,7 @@ def format_model(model: ModelStatus, now_s: int) -> dict[str, Any]:
         },
         "source": "models_dir" if model.found else "preset",
         "path": model.path,
-        "context_length": _choose_context_length(model),
+        "context_length": model.context_length or None,
         "memory": format_memory(model.memory),
     }
     if model.state in _RUNNING and model.facts is not None:
@@ -71,7 +71,7 @@ def format_status(model: ModelStatus) -> dict[str, Any]:
 
 def format_info(model: ModelStatus) -> dict[str, Any]:
     """What a running instance says of itself."""
-    info: dict[str, Any] = {"id": model.name, "context_length": _choose_context_length(model)}
+    info: dict[str, Any] = {"id": model.name, "context_length": model.context_length or None}
     if model.facts is not None:
         info["meta"] = _format_meta(model)
     return info
@@ -82,23 +82,10 @@ def _format_meta(model: ModelStatus) -> dict[str, Any]:
     facts = model.facts
     assert facts is not None
     return {
-        "n_ctx": _choose_context_length(model) or facts.n_ctx,
+        "n_ctx": model.context_length,
         "n_ctx_train": facts.n_ctx_train,
         "n_embd": facts.n_embd,
         "n_vocab": facts.n_vocab,
         "n_params": facts.n_params,
         "size": facts.size_bytes,
     }
-
-
-def _choose_context_length(model: ModelStatus) -> int | None:
-    """Of the running instance; else what a load would give: what is configured, what fitted when the model was
-    measured, what it was trained for. None while nothing is known.
-    """
-    known = model.memory.effective
-    if known is None and model.ctx:
-        return model.ctx
-    known = known or model.memory.max
-    if known is not None:
-        return known.n_ctx
-    return model.facts.n_ctx_train or None if model.facts is not None else None

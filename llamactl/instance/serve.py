@@ -200,20 +200,20 @@ class Instance:
         from llamactl.instance.llama.params import POOLING_TYPES
 
         settings, vocabulary = self._environment.settings, loaded.model.vocabulary
-        n_ctx = int(llama.llama_n_ctx(loaded.context))
+        n_ctx, n_step = loaded.facts.n_ctx, int(llama.llama_n_ubatch(loaded.context))
         n_batch = int(llama.llama_n_batch(loaded.context))
-        pooling = int(llama.llama_pooling_type(loaded.context))
+        names = {number: name for name, number in POOLING_TYPES.items()}
+        pooling = names.get(int(llama.llama_pooling_type(loaded.context)), "none")
         worker: Generator | Embedder
         if loaded.embeds:
-            is_reranker = pooling == POOLING_TYPES["rank"]
-            n_values = llama.llama_model_n_cls_out(loaded.model.pointer) if is_reranker else loaded.facts.n_embd
-            worker = Embedder(loaded.context, n_values, settings.parallel, n_batch)
+            n_values = loaded.facts.n_embd
+            if pooling == "rank":
+                n_values = llama.llama_model_n_cls_out(loaded.model.pointer)
+            worker = Embedder(loaded.context, n_values, settings.parallel, n_step, pooling)
         else:
-            n_step = int(llama.llama_n_ubatch(loaded.context))
             worker = Generator(loaded.context, vocabulary, loaded.traits, settings.parallel, n_ctx, n_step)
         prompts, template = self._readers or self._make_readers(loaded.model)
         self._readers = None
-        names = {number: name for name, number in POOLING_TYPES.items()}
         engine = self._engine = Engine(worker, self._loop, self._handle_broken, self._load.thread)
         self._n_threads = int(llama.llama_n_threads(loaded.context))
         self._take_share()
@@ -229,7 +229,7 @@ class Instance:
             n_ctx=n_ctx,
             n_batch=n_batch,
             embeds=loaded.embeds,
-            pooling=names.get(pooling, "none"),
+            pooling=pooling,
             sampling=choose_defaults(settings.sampling, loaded.model.read_meta),
             rerank_template=loaded.model.read_meta("tokenizer.chat_template.rerank"),
         )

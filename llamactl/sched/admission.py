@@ -36,6 +36,7 @@ from llamactl.sched.plan import record_plan
 from llamactl.sched.queue import Entry
 from llamactl.sched.readings import ask_devices, ask_files
 from llamactl.sched.recheck import Scope
+from llamactl.sched.reserve import reserve_room
 from llamactl.sched.takedown import begin_takedown, call_off_takedown
 from llamactl.sched.ways import Needs, choose_way, find_conflicts, get_needs, list_loaders, list_ways, promise
 from llamactl.settings import ModelSettings
@@ -289,8 +290,10 @@ def start(
         for waiter in entry.waiters:
             core.emit(TellProgress(waiter, Stage.STARTING, warning=warning))
     explain.record_load_decided(core, model, needs)
-    margins = list_margins(core, model.get_settings(), promised or {})
-    host_room = get_host_room(core, promised or {})
+    reserve = reserve_room(core, model, option, promised or {})
+    left = add_bytes([dict(promised or {}), reserve.sizes])
+    margins = list_margins(core, model.get_settings(), left)
+    host_room = get_host_room(core, left)
     if model.instance is not None:
         _wake(core, model, model.instance, option, now)
         core.set_stage(entry, Stage.STARTING)
@@ -314,7 +317,8 @@ def start(
     core.add_instance(model, instance)
     core.ledger.charge(model.name, needs or {})
     core.set_stage(entry, Stage.STARTING)
-    core.record("instance spawned", model.name, generation=instance.generation, devices=list(option.devices))
+    room = {"leaves_room_for": reserve.models} if reserve.models else {}
+    core.record("instance spawned", model.name, generation=instance.generation, devices=list(option.devices), **room)
     # What was measured on all devices says nothing of one alone.
     measured = None if option.devices else model.max
     core.emit(StartInstance(settings, instance.generation, margins, instance.extra_bufts, host_room, measured))

@@ -163,9 +163,10 @@ def test_status_says_which_settings_wait() -> None:
 
 
 def test_context_is_what_a_load_would_give() -> None:
-    unloaded = ModelStatus(name="m", state=State.UNLOADED, memory=ModelMemory(max=Breakdown(n_ctx=6000)))
-    for ctx, shown in ((0, "6000"), (2048, "2048")):
-        model = msgspec.structs.replace(unloaded, ctx=ctx)
+    unloaded = ModelStatus(name="m", state=State.UNLOADED, ctx=2048)
+    measured = ModelMemory(max=Breakdown(n_ctx=6000))
+    for memory, shown in ((ModelMemory(), "2048"), (measured, "6000")):
+        model = msgspec.structs.replace(unloaded, memory=memory)
         result, _ = ask(answer(ModelList(id=1, now_s=1.0, models=(model,))), "list")
         assert shown in result.out.splitlines()[1].split()
 

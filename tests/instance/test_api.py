@@ -358,7 +358,7 @@ def test_embeddings_come_in_llama_servers_own_form_too(embedder: Child) -> None:
 
 
 def test_embedding_input_that_is_too_long_or_empty_is_refused(embedder: Child) -> None:
-    error = refuse(embedder, "/v1/embeddings", {"input": "a " * 500})
+    error = refuse(embedder, "/v1/embeddings", {"input": "a " * 600})
     assert error["type"] == "exceed_context_size_error"
     for empty in ([], [[]], {"a": 1}, [1, "mixed"]):
         refuse(embedder, "/v1/embeddings", {"input": empty})

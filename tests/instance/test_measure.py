@@ -55,6 +55,13 @@ def test_fitted_load_takes_what_the_measured_maximum_says(tiny: Path, tmp_path: 
     assert effective == largest
 
 
+def test_fitted_context_stays_below_its_bound(tiny: Path, tmp_path: Path) -> None:
+    settings = ModelSettings(name="tiny", path=str(tiny), parallel=2, fit_ctx=256, ctx_max=1000, threads=1)
+    smallest, largest, _ = measure(make_directory(tmp_path, "measure"), settings)
+    assert (smallest.n_ctx, largest.n_ctx) == (512, 1024)
+    assert read_effective(make_directory(tmp_path, "serve"), settings) == largest
+
+
 def test_what_the_supervisor_has_measured_is_taken_for_the_fitted_context(tiny: Path, tmp_path: Path) -> None:
     settings = ModelSettings(name="tiny", path=str(tiny), parallel=2, fit_ctx=256, threads=1)
     _, largest, _ = measure(make_directory(tmp_path, "measure"), settings)

@@ -54,6 +54,25 @@ def test_memory_evicts_the_idle_model(three: Llamactl) -> None:
     assert victim["LLAMACTL_MODEL"] == "a"
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_automatic_context_leaves_room_for_what_is_loaded_on_start(
+    llamactl: Llamactl, tiny: dict[str, Path], comes_back: bool
+) -> None:
+    auto = {"path": str(tiny["a"]), "parallel": 1, "fit_ctx": 256}
+    other = {"path": str(tiny["b"]), "ctx": CTX, "parallel": 1, "load_on_start": comes_back}
+    llamactl.write_models(a=auto, b=other)
+    llamactl.start()
+    needs = llamactl.measure_bytes("a") + llamactl.measure_bytes("b")
+    llamactl.write_settings(host_budget=needs + (1 << 20))
+    llamactl.cli("reload")
+    if comes_back:
+        llamactl.cli("load", "b")
+        llamactl.cli("unload", "b")
+    llamactl.cli("load", "a")
+    llamactl.cli("load", "b")
+    assert list(llamactl.list_loaded()) == (["a", "b"] if comes_back else ["b"])
+
+
 def test_memory_keeps_what_fits(three: Llamactl) -> None:
     limit_memory(three, 3.5)
     for name in "abc":

@@ -98,8 +98,10 @@ def test_context_length_is_what_is_known() -> None:
     assert format_model(trained, 0)["context_length"] == 8192
     fitted = msgspec.structs.replace(trained, memory=ModelMemory(max=Breakdown(n_ctx=6000), min=Breakdown(n_ctx=512)))
     assert format_model(fitted, 0)["context_length"] == 6000
-    configured = msgspec.structs.replace(fitted, ctx=2048)
+    configured = msgspec.structs.replace(trained, ctx=2048)
     assert format_model(configured, 0)["context_length"] == 2048
+    measured = msgspec.structs.replace(fitted, ctx=16384)
+    assert format_model(measured, 0)["context_length"] == 6000, "it was configured with more than there can be"
     running = msgspec.structs.replace(configured, memory=ModelMemory(effective=Breakdown(n_ctx=1024)))
     assert format_model(running, 0)["context_length"] == 1024
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from llamactl.instance.llama.fit import (
     ALIGN_TOKENS,
+    choose_ctx_bound,
     choose_largest_ctx,
     choose_smallest_ctx,
     fits_anything,
@@ -21,7 +22,7 @@ from llamactl.instance.llama.memory import (
     replace_host_model,
 )
 from llamactl.protocol import Breakdown, Row, RowKind
-from llamactl.settings import ModelSettings
+from llamactl.settings import TRAINED_CTX, ModelSettings
 
 
 def make_breakdown(n_ctx: int, *, fixed: int = 1000, per_token: int = 10, device: str = "") -> Breakdown:
@@ -41,11 +42,31 @@ def make_breakdown(n_ctx: int, *, fixed: int = 1000, per_token: int = 10, device
         ({"ctx": 100_000}, 100_000),
         ({"fit": False}, 20_000),
         ({"fit": False, "ctx": 512}, 512),
+        ({"ctx_max": 8192}, 8192),
+        ({"ctx_max": 8192, "fit": False}, 8192),
+        ({"ctx_max": 8192, "ctx": 10_000}, 10_000),
     ],
 )
 def test_smallest_context_follows_the_settings(settings: dict[str, int], smallest: int) -> None:
     model = ModelSettings(name="m", path="/m", **settings)  # type: ignore[arg-type]
     assert choose_smallest_ctx(model, 20_000) == smallest
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_ctx_train", "bound"),
+    [
+        ({}, 262_144, 65_536),
+        ({}, 20_000, 20_000),
+        ({"parallel": 32}, 262_144, 32 * 4096),
+        ({"ctx_max": 8192}, 262_144, 8192),
+        ({"ctx_max": 1000}, 262_144, 1024),
+        ({"ctx_max": 8192, "parallel": 32}, 262_144, 8192),
+        ({"ctx_max": TRAINED_CTX}, 262_144, 262_144),
+    ],
+)
+def test_automatic_context_has_a_bound(settings: dict[str, int], n_ctx_train: int, bound: int) -> None:
+    model = ModelSettings(name="m", path="/m", **settings)  # type: ignore[arg-type]
+    assert choose_ctx_bound(model, n_ctx_train) == bound
 
 
 def test_nothing_is_fitted_when_all_is_set_or_fitting_is_off() -> None:

@@ -1,7 +1,11 @@
 """How do texts become vectors? As many inputs as fit are decoded together, each in a sequence of its own, and read by
 the model's pooling.
 
-Nothing is kept between inputs: the memory is cleared before each batch. Vectors have length 1, as OpenAI's do; what a
+An encoder sees an input as a whole: its batch is as large as its context. Where a token sees only those before it, a
+longer input is decoded in pieces, alone, and pooled from what llama.cpp makes of each piece by itself. For the same
+reason no sequence is computed in two parts without that: a step is never larger than llama.cpp's own.
+
+Nothing is kept between inputs: the memory is cleared before each. Vectors have length 1, as OpenAI's do; what a
 reranker makes is its score, and left as it is.
 """
 
@@ -27,6 +31,19 @@ class _Task:
     inputs: deque[list[int]]
     normalized: bool
     vectors: list[list[float]] = field(default_factory=list)
+    n_decoded: int = 0
+    """Of the first input, where it is decoded in pieces."""
+    pooled: list[float] = field(default_factory=list)
+    """Of these."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A sequence of one step: an input, or a piece of one."""
+
+    task: _Task
+    n_tokens: int
+    is_last: bool = True
 
 
 @dataclass
@@ -38,6 +55,9 @@ class Embedder:
     """That the model makes of each input: the dimensions, or the scores of a reranker."""
     n_parallel: int
     n_batch: int
+    """Tokens that are computed at once. A model that cannot be given an input in pieces gets none that is longer."""
+    pooling: str
+    """In the settings' words."""
     _tasks: deque[_Task] = field(default_factory=deque)
     _n_failed: int = 0
 
@@ -67,18 +87,19 @@ class Embedder:
 
     def step(self) -> Deliveries:
         self._tasks = deque(task for task in self._tasks if not task.job.cancelled)
-        owners = self._fill()
-        if owners:
-            self._clear_memory()
+        parts = self._fill()
+        if parts:
+            if not parts[0].task.n_decoded:
+                self._clear_memory()
             started_s = time.monotonic()
             result = llama.llama_decode(self.context, self._batch.struct)
             if result != 0:
                 return self._fail(result)
             self._n_failed = 0
-            for seq_id, task in enumerate(owners):
-                task.vectors.append(self._read_vector(seq_id, task.normalized))
+            for seq_id, part in enumerate(parts):
+                self._take_vector(seq_id, part)
             self.stats.n_decodes += 1
-            self.stats.n_busy += len(owners)
+            self.stats.n_busy += len(parts)
             self.stats.n_prompt += self._batch.n_tokens
             self.stats.prompt_s += time.monotonic() - started_s
         deliveries: Deliveries = []
@@ -93,24 +114,41 @@ class Embedder:
         self._clear_memory()
         return jobs
 
-    def _fill(self) -> list[_Task]:
-        """Inputs in order of arrival while they fit. Returns the owner of each sequence."""
+    def _fill(self) -> list[_Part]:
+        """Inputs in order of arrival while they fit, or a piece of one that never does."""
         self._batch.clear()
-        owners: list[_Task] = []
+        parts: list[_Part] = []
         for task in self._tasks:
             while task.inputs:
-                if len(owners) == self.n_parallel or len(task.inputs[0]) > self._batch.room:
-                    return owners
-                self._batch.add(len(owners), task.inputs.popleft(), 0, output_last=True, output_all=True)
-                owners.append(task)
-        return owners
+                tokens = task.inputs[0]
+                if not parts and len(tokens) > self.n_batch:
+                    return [self._add_piece(task, tokens)]
+                if len(parts) == self.n_parallel or len(tokens) > self._batch.room:
+                    return parts
+                self._batch.add(len(parts), task.inputs.popleft(), 0, output_last=True, output_all=True)
+                parts.append(_Part(task, len(tokens)))
+        return parts
 
-    def _read_vector(self, seq_id: int, normalized: bool) -> list[float]:
+    def _add_piece(self, task: _Task, tokens: list[int]) -> _Part:
+        piece = tokens[task.n_decoded : task.n_decoded + self.n_batch]
+        self._batch.add(0, piece, task.n_decoded, output_last=True, output_all=True)
+        is_last = task.n_decoded + len(piece) == len(tokens)
+        if is_last:
+            task.inputs.popleft()
+        return _Part(task, len(piece), is_last)
+
+    def _take_vector(self, seq_id: int, part: _Part) -> None:
         pointer = llama.llama_get_embeddings_seq(self.context, seq_id)
         if not pointer:
             raise RuntimeError("llama.cpp has made no embedding")
-        vector: list[float] = pointer[: self.n_values]
-        return normalize(vector) if normalized else vector
+        task, vector = part.task, pointer[: self.n_values]
+        if task.n_decoded:
+            vector = pool_pieces(self.pooling, task.pooled, task.n_decoded, vector, part.n_tokens)
+        if not part.is_last:
+            task.pooled, task.n_decoded = vector, task.n_decoded + part.n_tokens
+            return
+        task.pooled, task.n_decoded = [], 0
+        task.vectors.append(normalize(vector) if task.normalized else vector)
 
     def _fail(self, result: int) -> Deliveries:
         message = explain_decode(result, self._batch.n_tokens)
@@ -124,6 +162,18 @@ class Embedder:
     def _clear_memory(self) -> None:
         if self._memory:
             llama.llama_memory_clear(self._memory, True)
+
+
+def pool_pieces(pooling: str, before: list[float], n_before: int, piece: list[float], n_tokens: int) -> list[float]:
+    """The vector of an input so far: `before` is that of its first `n_before` tokens, `piece` of those that follow."""
+    match pooling:
+        case "cls":  # the first token's
+            return before
+        case "mean":
+            share = n_tokens / (n_before + n_tokens)
+            return [old + (new - old) * share for old, new in zip(before, piece, strict=True)]
+        case _:  # the last token's; so is a score, where a token sees only those before it
+            return piece
 
 
 def normalize(vector: list[float]) -> list[float]:

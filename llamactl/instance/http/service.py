@@ -111,7 +111,8 @@ class Service:
             raise refuse(f"cannot use `encoding_format`: {body.encoding_format!r} is neither float nor base64")
         if body.dimensions is not None and not 1 <= body.dimensions <= self.facts.n_embd:
             raise refuse(f"cannot use `dimensions`: {body.dimensions}, the model makes {self.facts.n_embd}")
-        return self._submit_inputs(await self.prompts.read_inputs(body.input), normalized=True)
+        name = "input" if isinstance(body.input, list) else ""
+        return self._submit_inputs(await self.prompts.read_inputs(body.input), name, normalized=True)
 
     async def submit_ranking(self, body: RerankBody, documents: Sequence[str]) -> tuple[Job, int]:
         """The job, and how many tokens its inputs have together."""
@@ -125,7 +126,7 @@ class Service:
         if len(documents) > MAX_PROMPTS:
             raise refuse(f"cannot use `documents`: {len(documents)}, at most {MAX_PROMPTS} are taken")
         pairs = [await self.prompts.pair(body.query, text, self.rerank_template) for text in documents]
-        return self._submit_inputs(pairs, normalized=False)
+        return self._submit_inputs(pairs, "documents", normalized=False)
 
     def render(
         self,
@@ -214,11 +215,11 @@ class Service:
             "prompt": self._show(request.prompt),
         }
 
-    def _submit_inputs(self, inputs: list[list[int]], *, normalized: bool) -> tuple[Job, int]:
-        limit = min(self.n_batch, self.n_ctx)
-        for tokens in inputs:
-            if len(tokens) > limit:
-                raise _refuse_length(len(tokens), limit)
+    def _submit_inputs(self, inputs: list[list[int]], name: str, *, normalized: bool) -> tuple[Job, int]:
+        """`name`: of the list that they are from; empty: there is but one."""
+        for index, tokens in enumerate(inputs):
+            if len(tokens) > self.n_ctx:
+                raise _refuse_length(len(tokens), self.n_ctx, f"`{name}[{index}]`" if name else "the input")
         job = Job(EmbeddingRequest(inputs, normalized))
         self.engine.submit(job)
         return job, sum(len(tokens) for tokens in inputs)
@@ -270,9 +271,9 @@ class Service:
             )
 
 
-def _refuse_length(n_tokens: int, limit: int) -> LlamactlError:
+def _refuse_length(n_tokens: int, limit: int, what: str = "the prompt") -> LlamactlError:
     return LlamactlError(
         ErrorCode.CONTEXT_SIZE,
-        f"cannot take the prompt: it has {n_tokens} tokens, the context has room for {limit}",
+        f"cannot take {what}: it has {n_tokens} tokens, the context has room for {limit}",
         details={"n_prompt_tokens": n_tokens, "n_ctx": limit},
     )

@@ -5,7 +5,7 @@ off the devices, and changes only what the settings leave open. It judges device
 margin. With no device it would weigh the model against the machine's main memory, not against the limit of a cgroup:
 there, and where the symbol is missing, the search below decides, by the context alone. Memory is close to linear in
 the context, so two measurements and an interpolation do. The whole context is shared by all sequences (`kv_unified`):
-the smallest is `fit_ctx` for each of them, the largest what the model was trained for.
+the smallest is `fit_ctx` for each of them, the largest `ctx_max`, or what the model was trained for.
 """
 
 import ctypes
@@ -32,9 +32,10 @@ from llamactl.instance.llama.params import (
     ModelTraits,
     build_context_params,
     build_model_params,
+    read_ctx,
 )
 from llamactl.protocol import Breakdown, RowKind
-from llamactl.settings import ModelSettings
+from llamactl.settings import AUTO_CTX_MAX, ModelSettings
 
 MAX_STEPS = 8
 _FIT_ERROR = 2
@@ -87,13 +88,17 @@ class Measurer:
         params = build_model_params(self._environment, no_alloc=False)
         if not fits_anything(settings):
             return Plan(params, smallest, self.traits)
+        largest = choose_ctx_bound(settings, self.traits.n_ctx_train)
         if self.devices and load_extra().fit_params is not None:
-            return self._check_plan(Plan(params, self._fit_with_llama(params, smallest), self.traits, is_fitted=True))
+            # It shrinks the context before it moves layers: what is beyond the bound can be given back afterwards.
+            n_ctx = self._fit_with_llama(params, smallest)
+            n_ctx = n_ctx if settings.ctx else max(smallest, min(n_ctx, largest))
+            return self._check_plan(Plan(params, n_ctx, self.traits, is_fitted=True))
         if settings.ctx:
             n_ctx = settings.ctx
         else:
             room = acquire_room(self._environment, self.devices)
-            n_ctx = choose_largest_ctx(self.measure, smallest, self.traits.n_ctx_train, room)
+            n_ctx = choose_largest_ctx(self.measure, smallest, largest, room)
         return Plan(params, n_ctx, self.traits)
 
     def _check_plan(self, plan: Plan) -> Plan:
@@ -153,7 +158,7 @@ def acquire_room(environment: ChildEnvironment, devices: list[Device]) -> dict[s
 def fits_whole(environment: ChildEnvironment, measured: Breakdown, traits: ModelTraits) -> bool:
     """Whether a measurement at hand has the largest context, and still fits. For machines without devices."""
     smallest = choose_smallest_ctx(environment.settings, traits.n_ctx_train)
-    is_largest = measured.n_ctx == max(smallest, traits.n_ctx_train)
+    is_largest = measured.n_ctx == max(smallest, choose_ctx_bound(environment.settings, traits.n_ctx_train))
     return is_largest and _is_within(measured, acquire_room(environment, []))
 
 
@@ -167,7 +172,7 @@ def measure_with(
 ) -> Breakdown:
     context = create_context(environment, model, build_context_params(environment.settings, traits, n_ctx), log)
     try:
-        return read_breakdown(context, devices)
+        return read_breakdown(context, read_ctx(context, environment.settings, traits), devices)
     finally:
         llama.llama_free(context)
 
@@ -181,9 +186,16 @@ def choose_smallest_ctx(settings: ModelSettings, n_ctx_train: int) -> int:
     """The smallest context that a load may end up with: the pinned one, or what fitting may go down to."""
     if settings.ctx:
         return settings.ctx
+    bound = choose_ctx_bound(settings, n_ctx_train)
     if not settings.fit:
-        return n_ctx_train
-    return min(settings.fit_ctx * settings.parallel, n_ctx_train)
+        return bound
+    return min(settings.fit_ctx * settings.parallel, bound)
+
+
+def choose_ctx_bound(settings: ModelSettings, n_ctx_train: int) -> int:
+    """What automatic context goes up to. Rounded as contexts are, so that what is measured has it exactly."""
+    bound = settings.ctx_max or max(AUTO_CTX_MAX, settings.fit_ctx * settings.parallel)
+    return min(bound + -bound % ALIGN_TOKENS, n_ctx_train)
 
 
 def choose_largest_ctx(measure: Callable[[int], Breakdown], smallest: int, largest: int, room: dict[str, int]) -> int:

@@ -29,7 +29,13 @@ from llamactl.instance.llama.memory import (
     replace_host_model,
 )
 from llamactl.instance.llama.model import LoadedModel, create_context, create_context_quickly, load_model
-from llamactl.instance.llama.params import ModelTraits, build_context_params, build_model_params, makes_embeddings
+from llamactl.instance.llama.params import (
+    ModelTraits,
+    build_context_params,
+    build_model_params,
+    makes_embeddings,
+    read_ctx,
+)
 from llamactl.protocol import Breakdown, Facts
 
 PROGRESS_INTERVAL_S = 0.2
@@ -90,14 +96,13 @@ def load(
         raise Cancelled
     embeds = makes_embeddings(environment.settings, plan.traits)
     _warm_up(model, context, embeds)
-    n_ctx = int(llama.llama_n_ctx(context))
     return Loaded(
         model=model,
         context=context,
         traits=plan.traits,
         embeds=embeds,
         effective=effective,
-        facts=model.read_facts(n_ctx, environment.extra_bufts),
+        facts=model.read_facts(effective.n_ctx, environment.extra_bufts),
     )
 
 
@@ -189,7 +194,7 @@ def _complete_plan(environment: ChildEnvironment, plan: Plan, traits: ModelTrait
 
 def _read_effective(environment: ChildEnvironment, context: Any, plan: Plan, log: LlamaLog) -> Breakdown:
     devices = acquire_devices(environment.settings.devices)
-    effective = read_breakdown(context, devices)
+    effective = read_breakdown(context, read_ctx(context, environment.settings, plan.traits), devices)
     if not environment.settings.mmap or mapped_range_is_exact(effective):
         return effective
     if environment.measured is not None and places_alike(effective, environment.measured):

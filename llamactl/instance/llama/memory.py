@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 
 from llamactl.instance.llama.bindings import BreakdownNode, DeviceProps, load_extra
-from llamactl.instance.llama.library import llama
 from llamactl.protocol import Breakdown, Row, RowKind
 
 HOST = "Host"
@@ -74,8 +73,10 @@ def read_device_id(device: Device) -> str:
     return (props.device_id or b"").decode(errors="replace")
 
 
-def read_breakdown(context: Any, devices: list[Device]) -> Breakdown:
-    """Of a context, allocated or not. Raises RuntimeError where this build of llama.cpp cannot tell."""
+def read_breakdown(context: Any, n_ctx: int, devices: list[Device]) -> Breakdown:
+    """Of a context with room for `n_ctx` tokens, allocated or not. Raises RuntimeError where this build of llama.cpp
+    cannot tell.
+    """
     extra = load_extra()
     rows: dict[tuple[RowKind, str], Row] = {
         (RowKind.DEVICE, device.name): Row(
@@ -97,7 +98,7 @@ def read_breakdown(context: Any, devices: list[Device]) -> Breakdown:
             context=row.context + int(node.context),
             compute=row.compute + int(node.compute),
         )
-    return Breakdown(n_ctx=int(llama.llama_n_ctx(context)), devices=tuple(rows.values()))
+    return Breakdown(n_ctx=n_ctx, devices=tuple(rows.values()))
 
 
 def mapped_range_is_exact(breakdown: Breakdown) -> bool:

@@ -54,6 +54,11 @@ class ModelTraits:
     recurrent: bool = False
 
     @property
+    def is_encoder(self) -> bool:
+        """Whether each token attends to all others, so that an input must be computed in one piece."""
+        return not self.causal
+
+    @property
     def prefix_is_cuttable(self) -> bool:
         """Whether the memory of a sequence can be cut at any position."""
         return not self.recurrent and self.n_swa == 0
@@ -101,6 +106,9 @@ def build_context_params(settings: ModelSettings, traits: ModelTraits, n_ctx: in
     itself, whose dry run would count batches of the smaller number.
     """
     struct = llama.llama_context_default_params()
+    embeds = makes_embeddings(settings, traits)
+    if embeds and traits.is_encoder:
+        n_ctx = min(n_ctx, traits.n_ctx_train)
     struct.n_ctx = n_ctx + -n_ctx % ALIGN_TOKENS
     struct.n_seq_max = settings.parallel
     struct.kv_unified = True
@@ -114,15 +122,28 @@ def build_context_params(settings: ModelSettings, traits: ModelTraits, n_ctx: in
     struct.type_v = _find_cache_type(settings.cache_type_v)
     struct.no_perf = True
     struct.pooling_type = choose_pooling(settings)
-    if makes_embeddings(settings, traits):
+    if embeds:
         struct.embeddings = True
-        if not traits.causal:
-            # Without a causal mask every token attends to every other: the input must be one physical batch.
-            struct.n_ubatch = struct.n_batch
+        if traits.is_encoder:
+            # An input must be one physical batch, so that is as large as the context. No larger: llama.cpp's dry run
+            # counts no more, and what a decode takes beyond that nobody would be charged for.
+            struct.n_ubatch = struct.n_batch = n_ctx or traits.n_ctx_train
     else:
         struct.n_outputs_max = settings.parallel
         struct.n_outputs_max_per_seq = 1
     return struct
+
+
+def read_ctx(context: Any, settings: ModelSettings, traits: ModelTraits) -> int:
+    """Tokens that one input or conversation may have. An encoder has no places for more than it was trained for, and
+    llama.cpp ends the process over one that it does not have, or over an input that is longer than a physical batch
+    where nothing is kept between batches.
+    """
+    n_ctx = int(llama.llama_n_ctx(context))
+    if makes_embeddings(settings, traits):
+        n_ctx = min(n_ctx, traits.n_ctx_train) if traits.is_encoder else n_ctx
+        n_ctx = n_ctx if llama.llama_get_memory(context) else min(n_ctx, int(llama.llama_n_ubatch(context)))
+    return n_ctx
 
 
 def choose_pooling(settings: ModelSettings) -> int:
