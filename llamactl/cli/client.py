@@ -5,7 +5,9 @@ may rightly take an hour, and a supervisor that ends closes the connection, whic
 started again is waited for (`arrival`). Whoever leaves the connection leaves a load by command running.
 """
 
+import os
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +16,6 @@ from typing import Any
 
 from llamactl import __version__
 from llamactl.cli.output import complain
-from llamactl.cli.user import suggest_group
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.protocol import (
     VERSION,
@@ -34,7 +35,6 @@ GREETING_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 << 20
 """Who asks trusts the supervisor: a list of thousands of models is longer than a message of a client may be."""
 
-_INSTALL = "install it first: sudo llamactl install; then: sudo systemctl enable --now llamactl"
 _START = "start it: systemctl start llamactl"
 _RESTART = "it runs, but its socket is gone: systemctl restart llamactl"
 
@@ -62,7 +62,7 @@ class Client:
             if arrival is Arrival.LATE and acquire_state() == "active":
                 raise LlamactlError(error.code, error.message, hint=_RESTART) from None
             if arrival is Arrival.NOBODY and not is_installed():
-                raise LlamactlError(error.code, error.message, hint=_INSTALL) from None
+                raise LlamactlError(error.code, error.message, hint=_hint_install()) from None
             if arrival is not Arrival.HERE:
                 raise
 
@@ -131,6 +131,8 @@ class Client:
                 ErrorCode.NO_SUPERVISOR, f"cannot reach the supervisor: nobody listens at {self._path}", hint=_START
             ) from None
         except PermissionError:
+            from llamactl.cli.user import suggest_group
+
             raise LlamactlError(
                 ErrorCode.PERMISSION,
                 f"cannot reach the supervisor: permission denied at {self._path}",
@@ -203,3 +205,13 @@ def make_error(failure: Failure) -> LlamactlError:
     """The error that a Failure message carries. A code of a newer supervisor counts as internal."""
     code = ErrorCode(failure.code) if failure.code in tuple(ErrorCode) else ErrorCode.INTERNAL
     return LlamactlError(code, failure.message, hint=failure.hint, model=failure.model, details=failure.details)
+
+
+def _hint_install() -> str:
+    """Before it is installed, root's path does not have the command."""
+    import shlex
+
+    program = os.path.abspath(sys.argv[0])
+    found = os.path.dirname(program) in ("/usr/bin", "/usr/local/bin") or os.path.basename(program) != "llamactl"
+    command = "llamactl" if found else shlex.quote(program)
+    return f"install it first: sudo {command} install; then: sudo systemctl enable --now llamactl"

@@ -1,7 +1,6 @@
 """How is a moment of the day shown: as a date, as an age, and to scripts?"""
 
 import time
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -18,6 +17,8 @@ def format_moment(time_s: float, now_s: float) -> str:
 
 def describe_moment(value: Ending | Decision, now_s: float) -> dict[str, Any]:
     """For scripts: its time in ISO 8601, and its age."""
+    from datetime import UTC, datetime  # every `ps` would pay for it
+
     fields: dict[str, Any] = msgspec.to_builtins(value)
     time_s = fields.pop("time_s")
     fields["time"] = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")

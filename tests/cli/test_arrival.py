@@ -107,6 +107,18 @@ def test_before_it_is_installed_it_is_to_be_installed(
     assert refused.value.hint == hint
 
 
+def test_command_that_root_would_not_find_is_named_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", add_systemctl(tmp_path, "inactive", load="not-found"))
+    for program, command in (
+        ("/srv/a b/.venv/bin/llamactl", "'/srv/a b/.venv/bin/llamactl'"),
+        ("/usr/local/bin/llamactl", "llamactl"),
+    ):
+        monkeypatch.setattr("sys.argv", [program, "ps"])
+        with pytest.raises(LlamactlError) as refused:
+            Client(tmp_path / "none" / "control.sock")
+        assert refused.value.hint.startswith(f"install it first: sudo {command} install; then: ")
+
+
 def test_without_systemd_the_unit_file_says_whether_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
