@@ -307,7 +307,9 @@ class LeaseRequest(_Message, frozen=True, kw_only=True, tag="lease"):
     autoload: bool = True
     stale_generation: str = ""
     look: bool = False
-    """It only looks: granted when the model is ready, else refused at once, also while the model loads."""
+    """It only looks: granted when the model is ready, else refused at once, also while the model loads. Of a model that
+    sleeps the refusal's details are `asleep`, its generation, and `socket`, where it can be asked without a lease.
+    """
 
 
 class CancelRequest(_Message, frozen=True, kw_only=True, tag="cancel"):
@@ -525,6 +527,8 @@ class ModelStatus(_Value, frozen=True, kw_only=True):
     """What is set for this model, as llama-server's arguments would say it."""
     ctx: int = 0
     """Context that is configured; 0: what fits."""
+    created: int = 0
+    """When its file was written, in seconds since 1970; 0: nobody knows."""
     waiting_settings: tuple[str, ...] = ()
     """Keys that were changed since the instance was started, and count from its next load on."""
     last_used_s: float = 0.0
@@ -711,6 +715,8 @@ class MachineStatus(_Message, frozen=True, kw_only=True, tag="machine"):
     devices: tuple[DeviceStatus, ...]
     loaded: int
     max_loaded: int
+    build: str = ""
+    """llama.cpp's, as a child has told it; empty: none has."""
     queue: tuple[str, ...] = ()
     """Models whose loads wait, in order."""
     controllers: tuple[str, ...] = ()

@@ -253,6 +253,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, ModelSettings] = {}
     invalid: dict[str, InvalidModel] = {}
     problems: tuple[Problem, ...] = ()
+    created: dict[str, int] = {}
+    """When each model's file was written, by name: seconds since 1970."""
     defaults: dict[str, Any] = {}
     """Fields that `[defaults]` sets, for the next read: what it cannot use then stays as it is here."""
     unusable: tuple[str, ...] = ()

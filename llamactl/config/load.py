@@ -10,6 +10,7 @@ take the limit away. Without an older Config there is nothing to keep, and `Conf
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,17 @@ def load_config(paths: Paths, previous: Config | None = None, read_heads: HeadRe
         unusable=tuple(machine.unusable),
         unread=tuple(unread),
         found=tuple(found),
+        created=_read_times(config),
     )
+
+
+def _read_times(config: Config) -> dict[str, int]:
+    """When each model's file was written, where it is there."""
+    times = {}
+    for model in config.models.values():
+        with suppress(OSError):
+            times[model.name] = int(os.stat(model.path).st_mtime)
+    return times
 
 
 def _find_missing(paths: Paths) -> list[Problem]:

@@ -96,9 +96,9 @@ class EventLog:
             return None
         return b"".join([event for _, event in list(self._events)[-missing:]])
 
-    def format_snapshot(self, now_s: int) -> bytes:
-        """All models, as lists show them; `now_s`: seconds since 1970. Its id is that of the last event."""
-        models = [format_model(model, now_s) for model in (self.known or {}).values()]
+    def format_snapshot(self) -> bytes:
+        """All models, as lists show them. Its id is that of the last event."""
+        models = [format_model(model) for model in (self.known or {}).values()]
         return self._format(self.number, {"model": "*", "event": "snapshot", "data": {"models": models}})
 
     def parse_id(self, last_event_id: bytes | None) -> int | None:

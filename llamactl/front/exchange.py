@@ -71,6 +71,8 @@ class Exchange:
     """The client has a stream already, with comments in it, though no instance has answered."""
     _misfit: bytearray | None = None
     """An answer that is no stream, where the client has one already."""
+    _asleep: LlamactlError | None = None
+    """Why there is no lease, where an instance that sleeps is asked without one."""
 
     def __init__(
         self,
@@ -192,8 +194,20 @@ class Exchange:
             error = refuse_route(decode_path(self._head.path))
         if error.code not in _FOREIGN_NAMES:
             self._record.model = error.model
+        if self._looks_only and error.code is ErrorCode.NOT_LOADED and "socket" in error.details:
+            self._ask_sleeper(error)
+            return
         status = 503 if self._looks_only and error.code is ErrorCode.NOT_LOADED else 0
         self._finish_with(error, status)
+
+    def _ask_sleeper(self, error: LlamactlError) -> None:
+        """An instance without its model still says how it was. That is no use of it, and wakes nothing."""
+        if self._record.queued_s:
+            self._record.end_wait(time.monotonic())
+        self._stop_timers()
+        self._asleep = LlamactlError(error.code, error.message, hint=error.hint, model=error.model)
+        key = f"{error.model} {error.details['asleep']}"
+        self._front.pool.connect(error.details["socket"], key, self._take_connection)
 
     # --- the connection ---
 
@@ -317,6 +331,9 @@ class Exchange:
             self._lose_instance(unread, reason)
 
     def _lose_instance(self, unread: bool, reason: str) -> None:
+        if self._asleep is not None:  # it has woken, or ended, since
+            self._finish_with(self._asleep, 503)
+            return
         lease = self._lease
         assert lease is not None
         sendable = self._stream is None or self._stream.can_rewind

@@ -20,26 +20,27 @@ _VALUES = {
 _RUNNING = (State.READY, State.SLEEPING)
 
 
-def format_model_list(models: ModelList, now_s: int) -> dict[str, Any]:
-    """All models that are not unlisted. `now_s`: seconds since 1970, which is `created`, as in llama-server."""
-    data = [format_model(model, now_s) for model in models.models if not model.unlisted]
+def format_model_list(models: ModelList) -> dict[str, Any]:
+    """All models that are not unlisted."""
+    data = [format_model(model) for model in models.models if not model.unlisted]
     return {"object": "list", "data": data}
 
 
-def format_model(model: ModelStatus, now_s: int) -> dict[str, Any]:
+def format_model(model: ModelStatus) -> dict[str, Any]:
     listed = {
         "id": model.name,
         "aliases": list(model.aliases),
         "tags": list(model.tags),
         "object": "model",
         "owned_by": "llamactl",
-        "created": now_s,
+        "created": model.created,
         "status": format_status(model),
         "architecture": {
             "input_modalities": list(model.facts.input_modalities) if model.facts is not None else ["text"],
             "output_modalities": ["text"],
         },
         "source": "models_dir" if model.found else "preset",
+        "can_remove": False,
         "path": model.path,
         "context_length": model.context_length or None,
         "memory": format_memory(model.memory),
@@ -82,10 +83,12 @@ def _format_meta(model: ModelStatus) -> dict[str, Any]:
     facts = model.facts
     assert facts is not None
     return {
+        "vocab_type": facts.vocab_type,
         "n_ctx": model.context_length,
         "n_ctx_train": facts.n_ctx_train,
         "n_embd": facts.n_embd,
         "n_vocab": facts.n_vocab,
         "n_params": facts.n_params,
         "size": facts.size_bytes,
+        "ftype": facts.ftype,
     }

@@ -7,7 +7,6 @@ that an endpoint that instances gain tomorrow works at once. GET requests that o
 load it: a scrape of metrics must not start a model.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -288,12 +287,12 @@ def _list_models(request: _Request) -> None:
 
 def _answer_model_list(request: _Request, reply: Reply) -> None:
     assert isinstance(reply, ModelList)
-    request.client.answer(request.head, 200, format_model_list(reply, int(time.time())))
+    request.client.answer(request.head, 200, format_model_list(reply))
 
 
 def _answer_model(request: _Request, reply: Reply) -> None:
     name = decode_path(request.head.path[len(_MODEL_PREFIX) :])
-    request.client.answer(request.head, 200, format_model(_take_one(reply, name), int(time.time())))
+    request.client.answer(request.head, 200, format_model(_take_one(reply, name)))
 
 
 def _take_one(reply: Reply, name: str) -> ModelStatus:
@@ -360,7 +359,12 @@ def _answer_router_props(request: _Request, reply: Reply) -> None:
         "role": "router",
         "max_instances": reply.max_loaded,
         "models_autoload": request.front.settings.autoload,
-        "build_info": f"llamactl {__version__}",
+        "model_alias": "llamactl",
+        "model_path": "none",
+        # Of no model: llama-server's own page looks for them.
+        "default_generation_settings": {"params": {}, "n_ctx": 0},
+        "build_info": reply.build or "b0",
+        "llamactl": __version__,
     }
     request.client.answer(request.head, 200, props)
 

@@ -140,7 +140,7 @@ class EventStream:
         log = self._front.subscribers.log
         events = log.format_since(self._number) if self._number is not None else None
         if events is None:
-            events = log.format_snapshot(int(time.time()))
+            events = log.format_snapshot()
         self._number = log.number
         if events:
             self._send(events)

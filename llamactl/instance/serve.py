@@ -34,6 +34,7 @@ from llamactl.systemd.notify import Notifier
 if TYPE_CHECKING:
     from llamactl.instance.chat.template import Template
     from llamactl.instance.engine.engine import Engine
+    from llamactl.instance.engine.stats import Stats
     from llamactl.instance.http.api import Api
     from llamactl.instance.http.prompts import PromptReader
     from llamactl.instance.http.service import Service
@@ -74,6 +75,8 @@ class Instance:
         self._progress_s = time.monotonic()
         self._status = EXIT_DONE
         self._engine: Engine | None = None
+        self._stats: Stats | None = None
+        """What has been done since the process began, over all times that it slept."""
         self._n_threads = 1
         """Of the model that is loaded, where it computes alone."""
         self._sharers = 1
@@ -182,7 +185,7 @@ class Instance:
             self._status = EXIT_FAILED
             return False
         assert self._api is not None
-        self._api.service = service
+        self._api.begin_service(service)
         self._activity.is_refusing, self._activity.is_asleep = self._stopping.is_set(), False
         self._link.send(ChildState.READY, effective=loaded.effective, facts=loaded.facts)
         self._notifier.ready()
@@ -212,6 +215,8 @@ class Instance:
             worker = Embedder(loaded.context, n_values, settings.parallel, n_step, pooling)
         else:
             worker = Generator(loaded.context, vocabulary, loaded.traits, settings.parallel, n_ctx, n_step)
+        # What has been counted is of the process, not of one load.
+        self._stats = worker.stats = self._stats or worker.stats
         prompts, template = self._readers or self._make_readers(loaded.model)
         self._readers = None
         engine = self._engine = Engine(worker, self._loop, self._handle_broken, self._load.thread)
@@ -231,6 +236,7 @@ class Instance:
             embeds=loaded.embeds,
             pooling=pooling,
             sampling=choose_defaults(settings.sampling, loaded.model.read_meta),
+            created=_read_time(settings.path),
             rerank_template=loaded.model.read_meta("tokenizer.chat_template.rerank"),
         )
 
@@ -257,7 +263,7 @@ class Instance:
         assert self._api is not None
         assert loaded is not None
         assert engine is not None
-        service, self._api.service = self._api.service, None
+        service = self._api.end_service()
         if service is not None:
             settling = asyncio.ensure_future(service.aside.settle())
             stopping = asyncio.ensure_future(self._stopping.wait())
@@ -365,6 +371,14 @@ class Instance:
             await asyncio.to_thread(self._engine.close, ENGINE_CLOSE_S)
         if self._status == EXIT_DONE:
             await self._link.deliver(ChildState.STOPPING, timeout_s=1.0)
+
+
+def _read_time(path: str) -> int:
+    """When a file was written; 0 where it is gone meanwhile."""
+    try:
+        return int(os.stat(path).st_mtime)
+    except OSError:
+        return 0
 
 
 def _free(loaded: "Loaded") -> None:

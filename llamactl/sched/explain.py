@@ -6,11 +6,12 @@ readable in messages.
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from llamactl.errors import ErrorCode
 from llamactl.names import MAX_NAME_LENGTH, format_command
-from llamactl.protocol import Breakdown, LoadFailure, RowKind
+from llamactl.protocol import Breakdown, LoadFailure, RowKind, State
 from llamactl.sched.core import Core
 from llamactl.sched.events import Refuse
 from llamactl.sched.evict import Plan
@@ -69,6 +70,14 @@ def refuse_invalid(model: Model, doing: str = "start") -> Refuse:
 def refuse_not_loaded(model: Model, doing: str, why: str = "it is not loaded") -> Refuse:
     hint = f"`{format_command('load', model.name)}` loads it" if doing == "use" else ""
     return Refuse(_ANY, ErrorCode.NOT_LOADED, f"cannot {doing} {model.name!r}: {why}", hint, model.name)
+
+
+def refuse_look(model: Model) -> Refuse:
+    """One that sleeps can be asked how it was, without a lease: it does nothing for that."""
+    refusal = refuse_not_loaded(model, "use")
+    if model.state is not State.SLEEPING or model.instance is None:
+        return refusal
+    return replace(refusal, details={"asleep": model.instance.generation})
 
 
 def refuse_cancelled(model: Model, why: str) -> Refuse:

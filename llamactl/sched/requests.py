@@ -74,7 +74,7 @@ def handle_lease_requested(core: Core, event: LeaseRequested, now: float) -> Non
             grant_lease(core, instance, waiter, now)
             return
     if event.look:
-        core.refuse_all([waiter], explain.refuse_not_loaded(model, "use"))
+        core.refuse_all([waiter], explain.refuse_look(model))
         return
     if model.settings is None:
         core.refuse_all([waiter], explain.refuse_invalid(model))

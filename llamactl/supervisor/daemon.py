@@ -287,13 +287,16 @@ class Supervisor:
             case events.GrantLease():
                 self._grant(effect)
             case events.Refuse():
+                details = effect.details
+                if "asleep" in details:
+                    details = {**details, "socket": str(self._paths.instance_socket(format_slug(effect.model)))}
                 failure = Failure(
                     id=effect.waiter[1],
                     code=effect.code,
                     message=effect.message,
                     hint=effect.hint,
                     model=effect.model,
-                    details=effect.details,
+                    details=details,
                 )
                 self._control.answer(effect.waiter, failure)
             case events.Complete():
@@ -490,6 +493,7 @@ class Supervisor:
             unit=format_unit(Role.MODEL, slug),
             pid=run.pid if run is not None else 0,
             ended=self._history.find_ending(status.name),
+            created=self._config.created.get(status.name, 0),
         )
 
     def machine_status(self) -> MachineStatus:
@@ -503,6 +507,7 @@ class Supervisor:
             devices=self._scheduler.list_devices(),
             loaded=sum(model.state in (State.READY, State.SLEEPING) for model in models),
             max_loaded=self._config.settings.max_loaded,
+            build=next((model.facts.build for model in models if model.facts is not None and model.facts.build), ""),
             queue=self._scheduler.queue_names(),
             controllers=self._units.manager.controllers,
             problems=self._list_problems(),

@@ -37,7 +37,7 @@ async def set_up(world: Any) -> Any:
     )
     replies[protocol.ReloadRequest] = lambda message: protocol.ReloadResult(id=message.id)
     replies[protocol.StatusRequest] = lambda message: protocol.MachineStatus(
-        id=message.id, llamactl="1", pid=1, since_s=0, now_s=0, devices=(), loaded=1, max_loaded=3
+        id=message.id, llamactl="1", pid=1, since_s=0, now_s=0, devices=(), loaded=1, max_loaded=3, build="b5-x"
     )
     return await world.connect()
 
@@ -112,6 +112,8 @@ def test_health_and_props_are_the_routers(stage: Any) -> None:
         assert (await client.get("/health")).json() == {"status": "ok"}
         props = (await client.get("/props")).json()
         assert (props["role"], props["max_instances"], props["models_autoload"]) == ("router", 3, True)
+        assert props["build_info"] == "b5-x"
+        assert props["default_generation_settings"] == {"params": {}, "n_ctx": 0}
 
     stage(scenario)
 
@@ -182,6 +184,36 @@ def test_looking_at_a_model_never_loads_it(stage: Any, path: str) -> None:
         assert (await client.get(f"{path}?model=a")).body == b"look"
         idle = await world.supervisor.expect(protocol.IdleNotice)
         assert idle.last_used_s == 0
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize("path", ["/props", "/metrics"])
+def test_model_that_sleeps_is_asked_without_a_lease(stage: Any, path: str) -> None:
+    async def scenario(world: Any) -> None:
+        instance = await world.add_model("a", granted=False)
+        instance.answer_all(b"as it was")
+        grant = world.grant("a")
+
+        async def look(socket: str) -> Any:
+            client = await world.connect()
+            client.writer.write(f"GET {path}?model=a HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            request = await world.supervisor.expect(protocol.LeaseRequest)
+            details = {"asleep": grant.generation, "socket": socket}
+            failure = protocol.Failure(
+                id=request.id, code="not_loaded", message="cannot use 'a'", model="a", details=details
+            )
+            world.supervisor.send(failure)
+            return await client.read_response()
+
+        for _ in range(2):
+            answer = await look(grant.socket)
+            assert (answer.status, answer.body) == (200, b"as it was")
+        gone = await look(grant.socket + ".gone")
+        assert gone.status == 503
+        assert "socket" not in gone.body.decode(), "where it lies is nobody's business"
+        assert not world.front.leases.leases()
+        assert world.supervisor.count(protocol.IdleNotice) == 0
 
     stage(scenario)
 

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import re
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gguf
@@ -362,12 +364,48 @@ def test_slots_show_what_each_sequence_does_and_no_text_of_it(instance: Child) -
     assert "secrt" not in json.dumps(slots)
 
 
+def test_idle_slots_tell_of_their_last_request_as_llama_server_does(filler: Child) -> None:
+    _, unused = filler.request("GET", "/slots")
+    assert all(slot["next_token"][0]["n_decoded"] == 0 for slot in unused)
+    assert all(slot["params"]["top_k"] == 40 for slot in unused if "id_task" not in slot)
+    assert filler.request("POST", NATIVE, {"prompt": "hello", "n_predict": 3, "top_k": 7, "id_slot": 0})[0] == 200
+    _, slots = filler.request("GET", "/slots")
+    (used,) = [slot for slot in slots if slot["params"]["top_k"] == 7]
+    assert (used["is_processing"], used["params"]["n_predict"]) == (False, 3)
+    assert used["n_prompt_tokens"] > 0
+    assert used["next_token"] == [{"has_next_token": False, "has_new_line": False, "n_remain": -1, "n_decoded": 0}]
+    assert isinstance(used["id_task"], int)
+
+
 def test_slots_show_texts_where_that_is_configured(filler: Child) -> None:
     with contextlib.closing(start_stream(filler, {"prompt": "visible", "n_predict": 400})):
         _, slots = filler.request("GET", "/slots")
     (busy,) = [slot for slot in slots if slot["is_processing"]]
     assert "visible" in busy["prompt"]
     assert isinstance(busy["generated"], str)
+
+
+def test_metrics_tell_since_when_the_process_counts(instance: Child) -> None:
+    def read_start() -> int:
+        with contextlib.closing(instance.connect()) as connection:
+            connection.request("GET", "/metrics")
+            return int(connection.getresponse().headers["Process-Start-Time-Unix"])
+
+    assert read_start() == read_start()
+    assert 0 <= time.time() - read_start() < 3600
+
+
+def test_props_and_models_have_what_llama_servers_clients_look_for(instance: Child, tiny: Path) -> None:
+    _, props = instance.request("GET", "/props")
+    assert props["is_sleeping"] is False
+    assert props["model_ftype"] == "all F32"
+    assert props["default_generation_settings"]["params"]["n_predict"] == -1
+    assert props["chat_template_caps"]["supports_system_role"]
+    assert len(props["chat_template_caps"]) == 9
+    (model,) = instance.request("GET", "/v1/models")[1]["data"]
+    assert model["created"] == int(tiny.stat().st_mtime)
+    assert (model["meta"]["vocab_type"], model["meta"]["ftype"]) == (1, "all F32")
+    assert model["tags"] == []
 
 
 def test_metrics_have_llama_servers_names_and_count(instance: Child) -> None:

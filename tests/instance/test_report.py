@@ -206,6 +206,33 @@ def test_sleep_frees_everything_and_waking_loads_it_again_in_the_same_process(ti
         assert status == 200
 
 
+def test_model_that_sleeps_says_how_it_was_and_goes_on_counting_when_it_wakes(tiny: Path, tmp_path: Path) -> None:
+    def read(path: str) -> tuple[int, bytes, str | None]:
+        with contextlib.closing(child.connect()) as connection:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read(), response.headers["Process-Start-Time-Unix"]
+
+    with run_child(tmp_path, "serve", make_settings(tiny)) as child:
+        child.supervisor.wait_for("ready")
+        body = {"prompt": "hello", "max_tokens": 3, "ignore_eos": True}
+        assert child.request("POST", "/v1/completions", body)[0] == 200
+        props, metrics, models = child.request("GET", "/props")[1], read("/metrics"), read("/v1/models")
+        assert props["is_sleeping"] is False
+        assert b"llamacpp:tokens_predicted_total 3.0" in metrics[1]
+        child.supervisor.order(OrderKind.SLEEP)
+        child.supervisor.wait_for("sleeping")
+        assert child.request("GET", "/props") == (200, {**props, "is_sleeping": True})
+        assert read("/metrics") == metrics
+        assert read("/v1/models") == models
+        assert child.request("GET", "/slots")[0] == 503
+        child.supervisor.order(OrderKind.WAKE, margins_bytes={"": 1 << 20})
+        child.supervisor.wait_for("ready")
+        assert child.request("GET", "/props") == (200, props)
+        assert child.request("POST", "/v1/completions", body)[0] == 200
+        assert b"llamacpp:tokens_predicted_total 6.0" in read("/metrics")[1]
+
+
 def test_waking_ordered_before_sleep_has_begun_ends_with_an_instance_that_serves(tiny: Path, tmp_path: Path) -> None:
     with run_child(tmp_path, "serve", make_settings(tiny), attend=False) as child:
         peer, _ = greet(child.supervisor)

@@ -52,6 +52,19 @@ def test_looking_wakes_nobody(sleepy: Llamactl) -> None:
     assert not sleepy.read_events("instance_woken")
 
 
+def test_a_sleeping_model_says_how_it_was(sleepy: Llamactl) -> None:
+    put_to_sleep(sleepy)
+    props, metrics = sleepy.get("/props?model=a"), sleepy.get("/metrics?model=a")
+    assert (props.status, props.json()["is_sleeping"]) == (200, True)
+    assert metrics.status == 200
+    assert b"llamacpp:tokens_predicted_total" in metrics.body
+    assert sleepy.get("/props?model=b").status == 503
+    assert sleepy.list_models()["a"]["state"] == "sleeping"
+    assert sleepy.chat("a").status == 200
+    assert sleepy.get("/props?model=a").json()["is_sleeping"] is False
+    assert sleepy.get("/props").json()["build_info"] == props.json()["build_info"]
+
+
 def test_waking_waits_for_room_like_a_load(sleepy: Llamactl) -> None:
     needed = max(sleepy.measure_bytes(name) for name in "abc")
     sleepy.write_settings(host_budget=int(needed * 1.5))

@@ -565,6 +565,14 @@ def test_defaults_reach_every_model_that_does_not_set_them(tree: Tree) -> None:
     assert (models["n"].ctx, models["n"].idle_timeout_s) == (1024, 0.0)
 
 
+def test_model_is_as_old_as_its_file(tree: Tree) -> None:
+    tree.model()
+    os.utime(tree.models / "m.gguf", (5, 1_700_000_000.9))
+    before = tree.load()
+    assert before.created == {"m": 1_700_000_000}
+    assert tree.load(before).created == before.created
+
+
 def test_ubatch_follows_a_smaller_batch_unless_it_is_set(tree: Tree) -> None:
     tree.glob("[defaults]\nubatch = 512")
     tree.model("batch = 64")

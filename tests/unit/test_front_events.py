@@ -8,7 +8,7 @@ import pytest
 from llamactl.front.events import HISTORY, PROGRESS_INTERVAL_S, EventLog
 from llamactl.protocol import Breakdown, Facts, LoadFailure, ModelMemory, ModelStatus, Stage, State
 
-A = ModelStatus(name="a", state=State.UNLOADED)
+A = ModelStatus(name="a", state=State.UNLOADED, created=7)
 B = ModelStatus(name="b", state=State.READY)
 
 
@@ -38,7 +38,7 @@ def log() -> EventLog:
 
 def test_nothing_is_told_of_models_that_were_there(log: EventLog) -> None:
     assert log.number == 0
-    (snapshot,) = read(log.format_snapshot(7))
+    (snapshot,) = read(log.format_snapshot())
     assert (snapshot["id"], snapshot["model"], snapshot["event"]) == ("ep-0", "*", "snapshot")
     listed = snapshot["data"]["models"]
     assert [(model["id"], model["status"]["value"]) for model in listed] == [("a", "unloaded"), ("b", "loaded")]
@@ -121,7 +121,7 @@ def test_unlisted_models_are_not_told_of_and_one_that_becomes_so_is_gone(log: Ev
     assert log.number == 0
     log.take_model(msgspec.structs.replace(B, unlisted=True), 1.0)
     assert tell(log) == [("b", "model_remove", {})]
-    assert len(read(log.format_snapshot(0))[0]["data"]["models"]) == 1
+    assert len(read(log.format_snapshot())[0]["data"]["models"]) == 1
 
 
 def test_second_picture_tells_what_has_changed_meanwhile(log: EventLog) -> None:

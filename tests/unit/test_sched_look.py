@@ -1,7 +1,7 @@
 """Requests that only look: granted by a model that is ready, refused by any other, and never the cause of anything."""
 
 from llamactl.protocol import ChildState
-from llamactl.sched.events import StartInstance, WaiterGone
+from llamactl.sched.events import Refuse, StartInstance, WaiterGone
 from tests.unit.test_sched_loads import make_bench
 
 
@@ -32,6 +32,19 @@ def test_looking_does_not_wake_a_model_that_sleeps() -> None:
     waiter = bench.lease("a", front=2, autoload=False, look=True)
     assert bench.refused() == {waiter: "not_loaded"}
     assert bench.state("a") == "sleeping"
+
+
+def test_model_that_sleeps_can_be_asked_how_it_was_and_no_other() -> None:
+    bench = make_bench("a", "b")
+    bench.bring_up("a")
+    bench.report("a", ChildState.SLEEPING)
+    asleep = bench.lease("a", front=2, autoload=False, look=True)
+    absent = bench.lease("b", front=2, autoload=False, look=True)
+    wakes = bench.lease("a", front=2, autoload=False)
+    details = {refusal.waiter: refusal.details for refusal in bench.list_all(Refuse)}
+    assert details[asleep] == {"asleep": bench.list_all(StartInstance)[0].generation}
+    assert details[absent] == {}
+    assert wakes not in details or not details[wakes]
 
 
 def test_looking_does_not_stand_in_a_queue_that_keeps_a_load_going() -> None:

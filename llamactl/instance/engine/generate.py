@@ -61,6 +61,8 @@ class Generator:
 
     def __post_init__(self) -> None:
         self.stats = Stats()
+        self.last_jobs: dict[int, Job] = {}
+        """Of each slot the one that it served last, or serves."""
         self._refused: Deliveries = []
         self.cache = PrefixCache(self.context, self.traits, self.n_parallel)
         self._batch = Batch(max(self.n_batch, self.n_parallel))
@@ -171,6 +173,7 @@ class Generator:
 
     def _enter(self, sequence: Sequence, prefix: Prefix) -> None:
         sequence.prefix, sequence.n_past = prefix, len(prefix.tokens)
+        self.last_jobs[prefix.id] = sequence.job
         if not sequence.started_s:
             sequence.started_s = time.monotonic()
             sequence.n_cached = sequence.n_past

@@ -8,6 +8,7 @@ count decides whether an order to stop finds the instance busy, and from an acce
 import asyncio
 import base64
 import struct
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -38,7 +39,15 @@ from llamactl.instance.http.bodies import (
     refuse,
 )
 from llamactl.instance.http.formats import ChatShape, CompletionShape, NativeShape, Shape, encode_json, format_ranking
-from llamactl.instance.http.introspection import METRICS_TYPE, format_metrics, format_props, format_slots
+from llamactl.instance.http.introspection import (
+    METRICS_TYPE,
+    LastWords,
+    format_listing,
+    format_metrics,
+    format_props,
+    format_slots,
+    keep_last_words,
+)
 from llamactl.instance.http.responses import StreamedText, WholeEmbedding, WholeText, send_error, wait_for_disconnect
 from llamactl.instance.http.service import Service
 from llamactl.settings import ModelSettings
@@ -53,7 +62,21 @@ class Api:
     def __init__(self, settings: ModelSettings, activity: Activity) -> None:
         self._settings = settings
         self._activity = activity
+        self._started_s = int(time.time())
         self.service: Service | None = None
+        self._last_words: LastWords | None = None
+        """Of a model that sleeps, or wakes."""
+
+    def begin_service(self, service: Service) -> None:
+        """The model is ready."""
+        self.service, self._last_words = service, None
+
+    def end_service(self) -> Service | None:
+        """The model falls asleep: looks are answered as of now until it has woken, everything else is refused."""
+        service, self.service = self.service, None
+        if service is not None:
+            self._last_words = keep_last_words(service)
+        return service
 
     def build_app(self) -> ASGIApp:
         handlers: dict[str, Handler] = {
@@ -222,37 +245,29 @@ class Api:
     # --- the instance itself ----------------------------------------------------------------------
 
     async def _show_health(self, _request: Request) -> Response:
-        self._require_service()
+        if self._last_words is None:
+            self._require_service()
         return _answer_json({"status": "ok"})
 
     async def _list_models(self, _request: Request) -> Response:
-        facts = self._require_service().facts
-        model = {
-            "id": self._settings.name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "llamactl",
-            "aliases": list(self._settings.aliases),
-            "tags": list(self._settings.tags),
-            "meta": {
-                "n_ctx": facts.n_ctx,
-                "n_ctx_train": facts.n_ctx_train,
-                "n_embd": facts.n_embd,
-                "n_vocab": facts.n_vocab,
-                "n_params": facts.n_params,
-                "size": facts.size_bytes,
-            },
-        }
-        return _answer_json({"object": "list", "data": [model]})
+        if self._last_words is not None:
+            return _answer_json(self._last_words.listing)
+        return _answer_json(format_listing(self._require_service()))
 
     async def _show_props(self, _request: Request) -> Response:
+        if self._last_words is not None:
+            return _answer_json(self._last_words.props)
         return _answer_json(format_props(self._require_service()))
 
     async def _show_slots(self, _request: Request) -> Response:
         return _answer_json(format_slots(self._require_service()))
 
     async def _show_metrics(self, _request: Request) -> Response:
-        return Response(format_metrics(self._require_service()), media_type=METRICS_TYPE)
+        words = self._last_words
+        text = words.metrics if words is not None else format_metrics(self._require_service())
+        # llama-server's: whoever sees counters begin anew learns why.
+        headers = {"Process-Start-Time-Unix": str(self._started_s)}
+        return Response(text, media_type=METRICS_TYPE, headers=headers)
 
 
 async def _stay(request: Request, submitting: Coroutine[Any, Any, _T]) -> _T:

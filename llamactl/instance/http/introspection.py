@@ -5,9 +5,11 @@ library of Prometheus is imported when /metrics is asked for, not before: starti
 """
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from llamactl.instance.engine.generate import Generator
+from llamactl.instance.engine.jobs import GenerationRequest, Job
 from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.engine.sequence import Sequence
 from llamactl.instance.http.formats import format_sampling
@@ -18,21 +20,64 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 def format_props(service: Service) -> dict[str, Any]:
     vocabulary, settings = service.vocabulary, service.settings
-    sampling = {name: getattr(service.sampling, name) for name in service.sampling.__struct_fields__}
-    defaults = SamplingParams(**sampling, seed=None if settings.seed < 0 else settings.seed)
-    limit = {"n_predict": settings.n_predict, "max_tokens": settings.n_predict}
     return {
-        "default_generation_settings": {"n_ctx": service.n_ctx, "params": {**format_sampling(defaults), **limit}},
+        "default_generation_settings": {"n_ctx": service.n_ctx, "params": _format_defaults(service)},
         "total_slots": settings.parallel,
         "model_alias": settings.name,
         "model_path": settings.path,
+        "model_ftype": service.facts.ftype,
+        "endpoint_slots": True,
+        "endpoint_props": False,
+        "endpoint_metrics": True,
         "chat_template": service.template.source,
+        "chat_template_caps": asdict(service.template.capabilities),
         "bos_token": vocabulary.text_of(vocabulary.bos),
         "eos_token": vocabulary.text_of(vocabulary.eos),
         "modalities": {"vision": False, "audio": False},
         "build_info": service.facts.build,
         "is_sleeping": False,
     }
+
+
+def format_listing(service: Service) -> dict[str, Any]:
+    """The instance's own /v1/models."""
+    settings, facts = service.settings, service.facts
+    model = {
+        "id": settings.name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "llamactl",
+        "aliases": list(settings.aliases),
+        "tags": list(settings.tags),
+        "meta": {
+            "vocab_type": facts.vocab_type,
+            "n_ctx": facts.n_ctx,
+            "n_ctx_train": facts.n_ctx_train,
+            "n_embd": facts.n_embd,
+            "n_vocab": facts.n_vocab,
+            "n_params": facts.n_params,
+            "size": facts.size_bytes,
+            "ftype": facts.ftype,
+        },
+    }
+    return {"object": "list", "data": [model]}
+
+
+def _choose_defaults(service: Service) -> SamplingParams:
+    """For requests that say nothing."""
+    sampling = {name: getattr(service.sampling, name) for name in service.sampling.__struct_fields__}
+    seed = service.settings.seed
+    return SamplingParams(**sampling, seed=None if seed < 0 else seed)
+
+
+def _format_defaults(service: Service) -> dict[str, Any]:
+    limit = service.settings.n_predict
+    return _format_params(_choose_defaults(service), None if limit < 0 else limit)
+
+
+def _format_params(sampling: SamplingParams, max_tokens: int | None) -> dict[str, Any]:
+    n_predict = -1 if max_tokens is None else max_tokens
+    return {**format_sampling(sampling), "n_predict": n_predict, "max_tokens": n_predict}
 
 
 def format_slots(service: Service) -> list[dict[str, Any]]:
@@ -42,12 +87,20 @@ def format_slots(service: Service) -> list[dict[str, Any]]:
         return []
     running = {sequence.slot: sequence for sequence in worker.list_running()}
     return [
-        _format_slot(service, number, 0 if prefix is None else len(prefix.tokens), running.get(number))
+        _format_slot(
+            service,
+            number,
+            0 if prefix is None else len(prefix.tokens),
+            running.get(number),
+            worker.last_jobs.get(number),
+        )
         for number, prefix in enumerate(worker.cache.slots)
     ]
 
 
-def _format_slot(service: Service, number: int, n_tokens: int, sequence: Sequence | None) -> dict[str, Any]:
+def _format_slot(
+    service: Service, number: int, n_tokens: int, sequence: Sequence | None, job: Job | None
+) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "id": number,
         "n_ctx": service.n_ctx,
@@ -56,7 +109,7 @@ def _format_slot(service: Service, number: int, n_tokens: int, sequence: Sequenc
         "n_tokens": n_tokens,
     }
     if sequence is None:
-        return entry
+        return entry | _format_idle(service, job, n_tokens)
     request, n_prompt = sequence.request, len(sequence.request.prompt)
     n_predict = -1 if request.max_tokens is None else request.max_tokens
     entry |= {
@@ -64,7 +117,7 @@ def _format_slot(service: Service, number: int, n_tokens: int, sequence: Sequenc
         "n_prompt_tokens": n_prompt,
         "n_prompt_tokens_processed": max(0, min(sequence.n_past, n_prompt) - sequence.n_cached),
         "n_prompt_tokens_cache": sequence.n_cached,
-        "params": {**format_sampling(request.sampling), "n_predict": n_predict, "max_tokens": n_predict},
+        "params": _format_params(request.sampling, request.max_tokens),
         "next_token": [
             {
                 "has_next_token": True,
@@ -78,8 +131,46 @@ def _format_slot(service: Service, number: int, n_tokens: int, sequence: Sequenc
         entry["prompt"] = service.vocabulary.detokenize(tokens[:n_prompt])
         entry["generated"] = service.vocabulary.detokenize(tokens[n_prompt:])
     else:
-        entry["params"]["grammar"] = ""  # may quote what the request says
+        _hide_texts(entry["params"])
     return entry
+
+
+def _format_idle(service: Service, job: Job | None, n_tokens: int) -> dict[str, Any]:
+    """Of the request that the slot served last; of none, what a request that says nothing would get."""
+    entry: dict[str, Any] = {"params": _format_defaults(service)}
+    if job is not None and isinstance(job.request, GenerationRequest):
+        entry = {
+            "id_task": job.number,
+            "n_prompt_tokens": n_tokens,
+            "n_prompt_tokens_processed": 0,
+            "n_prompt_tokens_cache": 0,
+            "params": _format_params(job.request.sampling, job.request.max_tokens),
+        }
+        if not service.settings.show_prompts:
+            _hide_texts(entry["params"])
+    next_token = {"has_next_token": False, "has_new_line": False, "n_remain": -1, "n_decoded": 0}
+    return {**entry, "next_token": [next_token]}
+
+
+def _hide_texts(params: dict[str, Any]) -> None:
+    params["grammar"] = ""  # may quote what the request says
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """What a model that sleeps goes on to say of itself: as it was when it fell asleep."""
+
+    props: dict[str, Any]
+    listing: dict[str, Any]
+    metrics: bytes
+
+
+def keep_last_words(service: Service) -> LastWords:
+    return LastWords(
+        props={**format_props(service), "is_sleeping": True},
+        listing=format_listing(service),
+        metrics=format_metrics(service),
+    )
 
 
 def format_metrics(service: Service) -> bytes:

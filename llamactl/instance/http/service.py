@@ -64,6 +64,8 @@ class Service:
     """Of embeddings, in the settings' words."""
     sampling: Sampling
     """For requests that say nothing else."""
+    created: int = 0
+    """When the model's file was written, in seconds since 1970."""
     rerank_template: str | None = None
 
     @property
