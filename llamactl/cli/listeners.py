@@ -87,6 +87,11 @@ def judge_unit(unit: Unit, front: Unit, proc: Path = Path("/proc")) -> Iterator[
 
 def _judge_address(address: str, unit: Unit, front: Unit, proc: Path) -> Listener:
     if unit.active == "active":
+        if _is_removed(address):
+            cure = f"systemctl stop {FRONT} {unit.name}; systemctl start {unit.name} {FRONT}"
+            return Listener(
+                address, unit.name, False, f"somebody has removed it, which systemd does not notice: {cure}"
+            )
         if front.active != "failed":
             return Listener(address, unit.name, True)
         return Listener(address, unit.name, False, f"{FRONT} has failed; see: journalctl -u llamactl-front")
@@ -106,6 +111,19 @@ def _judge_address(address: str, unit: Unit, front: Unit, proc: Path) -> Listene
         why = f"{unit.name} has failed ({unit.result}); see: systemctl status {unit.name}; then: "
         return Listener(address, unit.name, False, f"{why}systemctl restart llamactl-front")
     return Listener(address, unit.name, False, f"{unit.name} is {unit.active or 'unknown'}", wanted=False)
+
+
+def _is_removed(address: str) -> bool:
+    """Whether a Unix socket has gone from its place. Where we may not look it counts as there."""
+    if not address.startswith("/"):
+        return False
+    try:
+        os.lstat(address)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 # --- who has taken a port ---------------------------------------------------------------------------------------------

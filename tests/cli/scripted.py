@@ -183,7 +183,7 @@ esac
 
 
 TAKEN = """\
-Listen=/run/llamactl/http.sock (Stream)
+Listen=/dev/null (Stream)
 Result=success
 Id=llamactl-front.socket
 LoadState=loaded
@@ -200,7 +200,7 @@ LoadState=loaded
 ActiveState=active
 Result=success
 """
-"""The front's sockets, one of which could not be bound. (Nobody has the port any more.)"""
+"""The front's sockets: one is where it belongs, the other could not be bound. (Nobody has the port any more.)"""
 
 
 def ask(script: Script, *words: str, environment: dict[str, str] | None = None) -> tuple[Result, list[Any]]:

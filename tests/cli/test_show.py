@@ -371,12 +371,12 @@ def test_status_of_the_machine_shows_its_endpoints(tmp_path: Path) -> None:
     environment = {"PATH": add_systemctl(tmp_path, sockets=TAKEN)}
     result, _ = ask(answer(MACHINE), "status", environment=environment)
     lines = result.out.splitlines()
-    assert lines[1] == "  Endpoints: /run/llamactl/http.sock: in force"
+    assert lines[1] == "  Endpoints: /dev/null: in force"
     assert lines[2].startswith("             127.0.0.1:8080: NOT IN FORCE: ")
     result, _ = ask(answer(DECIDED), "status", "--json", environment=environment)
     shown = json.loads(result.out)
     assert [(one["address"], one["in_force"]) for one in shown["endpoints"]] == [
-        ("/run/llamactl/http.sock", True),
+        ("/dev/null", True),
         ("127.0.0.1:8080", False),
     ]
     assert [one["event"] for one in shown["decisions"]] == ["victim chosen", "load refused"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llamactl.cli.listeners import Listener
-from tests.system.harness import Llamactl, run
+from tests.system.harness import PATHS, Llamactl, run
 
 TCP = "llamactl-front-tcp.socket"
 
@@ -50,6 +50,9 @@ def test_endpoints_are_in_force_or_said_to_be_off(one_of_two: Llamactl) -> None:
         ("127.0.0.1:8080", True),
     ]
     one_of_two.cli("check")
+    hidden = PATHS.http_socket.rename(PATHS.http_socket.with_name("hidden"))
+    assert "/run/llamactl/http.sock: NOT IN FORCE: somebody has removed it" in one_of_two.cli("status").stdout
+    hidden.rename(PATHS.http_socket)
     run("systemctl", "stop", TCP)
     assert f"127.0.0.1:8080: off: {TCP} is inactive, and the front has the port" in one_of_two.cli("status").stdout
     one_of_two.cli("check")

@@ -61,6 +61,17 @@ def test_socket_that_listens_is_in_force() -> None:
     assert judge("active") == [Listener("127.0.0.1:8080", TCP, True)]
 
 
+def test_unix_socket_that_was_removed_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    unit = Unit("llamactl-front.socket", "loaded", "active", "success", (str(path),))
+    [listener] = judge_unit(unit, FRONT)
+    assert (listener.in_force, listener.wanted) == (False, True)
+    assert "systemctl start llamactl-front.socket llamactl-front.service" in listener.why
+    path.touch()
+    [listener] = judge_unit(unit, FRONT)
+    assert listener.in_force
+
+
 def test_socket_of_a_front_that_has_failed_is_not() -> None:
     failed = Unit("llamactl-front.service", "loaded", "failed")
     [listener] = judge("active", front=failed)
