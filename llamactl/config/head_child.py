@@ -1,19 +1,26 @@
 """The child that reads heads of model files for the supervisor: paths on standard input, heads on standard output.
 
-JSON, in the same order. All files are opened first and every capability is given up then: what is read, anybody may
-have written. A file that cannot be opened has no head.
+JSON, a line for each file, in the same order. All files are opened first and every capability is given up then: what
+is read, anybody may have written. A file that cannot be opened has no head, nor has one that takes long: a head may
+claim to hold thousands of millions of texts.
 """
 
 import ctypes
 import os
 import resource
+import signal
 import sys
 
 import msgspec
 
 from llamactl.config.gguf import Head, read_head
 
+FILE_TIMEOUT_S = 2.0
 _CAPABILITY_VERSION_3 = 0x20080522
+
+
+class _Late(Exception):
+    """The time for one file is over."""
 
 
 def main() -> int:
@@ -21,9 +28,28 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     files = [_open(path) for path in paths]
     give_up_capabilities()
-    heads: list[Head | None] = [None if file < 0 else read_head(file) for file in files]
-    sys.stdout.buffer.write(msgspec.json.encode(heads))
+    signal.signal(signal.SIGALRM, _give_up)
+    for file in files:
+        sys.stdout.buffer.write(msgspec.json.encode(_read(file)) + b"\n")
+        sys.stdout.buffer.flush()
     return 0
+
+
+def _read(file: int) -> Head | None:
+    if file < 0:
+        return None
+    try:
+        signal.setitimer(signal.ITIMER_REAL, FILE_TIMEOUT_S)
+        return read_head(file)
+    except _Late:
+        return None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os.close(file)
+
+
+def _give_up(_number: int, _frame: object) -> None:
+    raise _Late
 
 
 def _open(path: str) -> int:

@@ -1,8 +1,8 @@
 """How does the supervisor learn what heads of model files say, although it opens none?
 
 It asks a child (head_child). A file is what anybody may have uploaded, and one that is cut while it is read is a
-SIGBUS: a child that dies, hangs or talks nonsense has learnt nothing, and names decide. What was learnt is kept as long
-as the file is the same one. `check`, which reads model files anyway, asks nobody.
+SIGBUS: of a child that dies, hangs or talks nonsense counts what it said before, and for the rest names decide. What
+was learnt is kept as long as the file is the same one. `check`, which reads model files anyway, asks nobody.
 """
 
 import os
@@ -17,6 +17,7 @@ import msgspec
 from llamactl.config.gguf import Head, acquire_head
 
 HeadReader = Callable[[Sequence[str]], dict[str, Head | None]]
+"""Heads by path. None: not understood; missing: it was not got so far as to read it."""
 
 TIMEOUT_S = 20.0
 MAX_FILES = 1000
@@ -49,11 +50,11 @@ class HeadCache:
         now = {path: _identify(path) for path in paths}
         new = [path for path, identity in now.items() if path not in self._known or self._known[path][0] != identity]
         learnt = self._ask(new) if new else {}
-        # What the child did not get to is asked for again the next time.
+        # What the child did not get to is missing, and asked for again the next time.
         self._known = {path: self._known[path] for path in paths if path not in new} | {
             path: (now[path], head) for path, head in learnt.items() if path in now
         }
-        return {path: self._known[path][1] if path in self._known else None for path in paths}
+        return {path: head for path, (_, head) in self._known.items()}
 
 
 def _identify(path: str) -> tuple[int, ...]:
@@ -68,18 +69,21 @@ def _identify(path: str) -> tuple[int, ...]:
 
 
 def ask_child(paths: Sequence[str]) -> dict[str, Head | None]:
-    """The heads of at most MAX_FILES files; nothing where the child fails."""
+    """The heads of at most MAX_FILES files, as far as the child came."""
     command = [sys.executable, "-P", "-m", "llamactl.config.head_child"]
+    orders = msgspec.json.encode([os.fsencode(path).hex() for path in paths[:MAX_FILES]])
     try:
-        done = subprocess.run(
-            command,
-            input=msgspec.json.encode([os.fsencode(path).hex() for path in paths[:MAX_FILES]]),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=TIMEOUT_S,
-            check=True,
-        )
-        heads = msgspec.json.decode(done.stdout, type=list[Head | None])
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError, RecursionError):
+        said = subprocess.run(
+            command, input=orders, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=TIMEOUT_S, check=False
+        ).stdout
+    except subprocess.TimeoutExpired as error:
+        said = error.stdout or b""
+    except OSError:
         return {}
-    return dict(zip(paths, heads, strict=False))
+    heads: dict[str, Head | None] = {}
+    for path, line in zip(paths, said.splitlines(), strict=False):
+        try:
+            heads[path] = msgspec.json.decode(line, type=Head | None)
+        except (msgspec.DecodeError, RecursionError):
+            break
+    return heads

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from llamactl.config.assemble import Draft, assemble_config, make_draft
 from llamactl.config.changes import show_setting
-from llamactl.config.companions import Heads
+from llamactl.config.companions import Heads, list_names
 from llamactl.config.discover import Found, Places, find_models, list_undecided, sort_files
 from llamactl.config.heads import HeadReader, forget_heads
 from llamactl.config.keys import (
@@ -86,7 +86,9 @@ def load_config(paths: Paths, previous: Config | None = None, read_heads: HeadRe
         _read_models(document, str(file), defaults, drafts, directories, problems)
     named_paths = {_resolve_quietly(draft.fields.get("path")) for draft in drafts}
     contents = [_walk_directory(directory, problems) for directory in directories]
-    heads = read_heads([path for content in contents for path in content.list_undecided()])
+    undecided = [path for content in contents for path in content.list_undecided()]
+    heads = read_heads(undecided) if undecided else {}
+    problems += _report_unread(directories, [path for path in undecided if path not in heads])
     found = []
     for content in contents:
         new = _find_drafts(content, heads, named_paths, problems)
@@ -332,6 +334,14 @@ def _walk_directory(directory: _Directory, problems: list[Problem]) -> _Contents
         problems.append(directory.place.report(message, "path"))
         return _Contents(directory)
     return _Contents(directory, root, walk, sort_files(walk.folders))
+
+
+def _report_unread(directories: Sequence[_Directory], paths: Sequence[str]) -> list[Problem]:
+    if not paths:
+        return []
+    message = f"the child that reads heads of model files did not come to {list_names(list(map(repr, paths)))}"
+    hint = "names alone decide which projectors and drafts belong to them"
+    return [directories[0].place.report(message, hint=hint, fatal=False)]
 
 
 def _find_drafts(

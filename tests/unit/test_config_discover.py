@@ -413,3 +413,15 @@ def test_projector_is_attached_by_what_its_head_says(tree: Tree, read_heads: Hea
         "length 1024 that take 'qwen3vl_merger'"
     )
     assert not problem.fatal
+
+
+def test_heads_that_were_not_read_are_told(tree: Tree) -> None:
+    tree.gguf("a.gguf")
+    tree.gguf("mmproj-a-f16.gguf")
+    tree.file("d.toml", f'[directories.lab]\npath = "{tree.models}"\n')
+    config = tree.load(read_heads=lambda paths: {})
+    assert config.models["a"].mmproj == f"{tree.models}/mmproj-a-f16.gguf", "names decide"
+    [problem] = config.problems
+    assert not problem.fatal
+    assert "did not come to" in problem.message
+    assert repr(f"{tree.models}/a.gguf") in problem.message

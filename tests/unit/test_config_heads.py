@@ -2,6 +2,7 @@
 
 import os
 import stat
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -45,15 +46,32 @@ def test_child_reads_without_any_capability() -> None:
     assert (sets["CapEff:"], sets["CapPrm:"], sets["CapInh:"]) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("program", ["exit 1", "kill -SEGV $$", "echo nonsense", "exec sleep 60"])
-def test_child_that_fails_has_learnt_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+@pytest.mark.parametrize("end", ["exit 1", "kill -SEGV $$", "echo nonsense", "exec sleep 60"])
+def test_of_a_child_that_fails_counts_what_it_has_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{program}\n")
+    python.write_text(f"#!/bin/sh\necho null; echo '{{\"width\":7}}'\n{end}\n")
     python.chmod(stat.S_IRWXU)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr("llamactl.config.heads.TIMEOUT_S", 0.5)
-    assert ask_child(["/x.gguf"]) == {}
-    assert HeadCache()(["/x.gguf"]) == {"/x.gguf": None}
+    paths = ["/a.gguf", "/b.gguf", "/c.gguf"]
+    assert ask_child(paths) == HeadCache()(paths) == {"/a.gguf": None, "/b.gguf": Head(width=7)}
+
+
+def test_child_that_cannot_be_started_has_learnt_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert ask_child(["/a.gguf"]) == {}
+
+
+def test_file_that_takes_long_costs_only_its_own_head(tmp_path: Path) -> None:
+    """A head of empty texts without end, for as long as the file is."""
+    endless = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q1sIIQ", 1, b"k", 9, 8, 1 << 62)
+    (tmp_path / "endless.gguf").write_bytes(endless)
+    os.truncate(tmp_path / "endless.gguf", 4 << 30)  # zeros, on no disk
+    model = str(write_model(tmp_path / "m.gguf"))
+    heads = ask_child([str(tmp_path / "endless.gguf"), model])
+    assert heads == {str(tmp_path / "endless.gguf"): None} | acquire_heads([model])
 
 
 def test_only_files_that_are_new_or_others_are_asked_for(tmp_path: Path) -> None:
@@ -76,5 +94,5 @@ def test_what_was_not_learnt_is_asked_for_again(tmp_path: Path) -> None:
     answers = [{}, None]
     path = str(write_model(tmp_path / "a.gguf"))
     cache = HeadCache(lambda paths: acquire_heads(paths) if answers.pop(0) is None else {})
-    assert cache([path]) == {path: None}
+    assert cache([path]) == {}
     assert cache([path]) == acquire_heads([path])
