@@ -151,3 +151,19 @@ def test_embeddings_in_every_form(tiny_embed: Path, tmp_path: Path) -> None:
     assert sum(value * value for value in vector) == pytest.approx(1)
     scale = plain.data[0].embedding[0] / vector[0]
     assert [value * scale for value in vector] == pytest.approx(plain.data[0].embedding[:16], abs=1e-6)
+
+
+def test_token_numbers_under_a_name_of_openais_are_warned_of_once(tiny_embed: Path, tmp_path: Path) -> None:
+    """They are of another vocabulary, which nothing in a number says."""
+    alias = "text-embedding-3-small"
+    model = ModelSettings(name="embed", aliases=(alias,), path=str(tiny_embed), threads=1, batch=128, ubatch=128)
+    with run_child(tmp_path, "serve", model) as child:
+        child.supervisor.wait_for("ready")
+        with connect(child) as client:
+            client.embeddings.create(model=alias, input="hello")
+            client.embeddings.create(model="embed", input=[[5, 6]])
+            assert "another vocabulary" not in child.errors
+            for _ in range(2):
+                client.embeddings.create(model=alias, input=[[5, 6]])
+            assert child.errors.count("token numbers of another vocabulary") == 1
+            assert alias in child.errors

@@ -32,6 +32,7 @@ from llamactl.instance.http.bodies import (
 )
 from llamactl.instance.http.formats import Frame, format_sampling
 from llamactl.instance.http.grammar_check import GrammarDesk
+from llamactl.instance.http.numbers import NumberWatch
 from llamactl.instance.http.parameters import (
     choose_max_tokens,
     choose_n,
@@ -76,6 +77,10 @@ class Service:
     def grammars(self) -> GrammarDesk:
         return GrammarDesk(self.aside)
 
+    @cached_property
+    def numbers(self) -> NumberWatch:
+        return NumberWatch(self.settings.name)
+
     async def submit_chat(self, body: ChatBody) -> tuple[list[Job], Frame]:
         self._require_text()
         text = self.render(body.messages, body.tools, body.add_generation_prompt, body.chat_template_kwargs)
@@ -83,6 +88,7 @@ class Service:
 
     async def submit_completion(self, body: CompletionBody) -> tuple[list[Job], Frame]:
         self._require_text()
+        self.numbers.look(body.model, body.prompt)
         if body.suffix:
             if not isinstance(body.prompt, str):
                 raise refuse("cannot use `suffix`: `prompt` must be one text")
@@ -107,6 +113,7 @@ class Service:
                 f"cannot make embeddings: {self.settings.name!r} generates text; set `pooling` in its configuration "
                 "to use it for embeddings"
             )
+        self.numbers.look(body.model, body.input)
         if self.pooling in ("none", "rank"):
             raise refuse(f"cannot make embeddings: pooling {self.pooling!r} gives no vector for a text")
         if body.encoding_format not in (None, "float", "base64"):
