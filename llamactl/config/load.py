@@ -40,7 +40,7 @@ from llamactl.settings import Config, FoundModels, GlobalSettings, ModelSettings
 
 _IN_MODELS_D = "models stand in files of their own, in models.d/NAME.toml"
 _IN_GLOBAL = "this key stands in llamactl.toml, which is for the whole machine"
-_MERGED = ("env", "extra", "sampling")
+_MERGED = ("env", "extra", "sampling", "chat_template_kwargs")
 _NOT_A_DEFAULT = dict.fromkeys(SINGLE_MODEL_KEYS, "this key is for a single [models.NAME] table")
 _OF_THE_MACHINE = dict.fromkeys((key.name for key in GLOBAL_KEYS), _IN_GLOBAL)
 _OF_A_DIRECTORY = {
@@ -277,7 +277,7 @@ def _read_model(name: str, table: dict[str, Any], place: Place, defaults: dict[s
 
 
 def merge_fields(defaults: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """What is set over the defaults; the tables `env` and `extra` key by key."""
+    """What is set over the defaults; tables of names (`env`, `extra` ...) key by key."""
     merged = defaults | fields
     for name in _MERGED:
         if name in defaults and name in fields:

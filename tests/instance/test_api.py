@@ -271,6 +271,9 @@ def test_configuration_sets_variables_of_the_template(tiny: Path, tmp_path: Path
 
         assert apply() == "False|[1]|x|hello"
         assert apply(enable_thinking=True, b="y") == "True|[1]|y|hello"
+        body = {"messages": MESSAGES, "chat_template_kwargs": {"enable_thinking": "false"}}
+        status, answer = child.request("POST", "/apply-template", body)
+        assert (status, "enable_thinking" in answer["error"]["message"]) == (400, True), "a text is true to templates"
 
 
 def test_model_whose_template_is_no_jinja_does_all_but_chat(tmp_path: Path) -> None:

@@ -556,12 +556,16 @@ def test_an_invalid_model_keeps_its_name(tree: Tree) -> None:
 
 
 def test_defaults_reach_every_model_that_does_not_set_them(tree: Tree) -> None:
-    tree.glob('idle_timeout = "1h"\n[defaults]\nctx = 1024\nparallel = 2\nenv = { A = "1", B = "1" }\n')
-    tree.model('ctx = 2048\nenv = { B = "2" }\n')
+    tree.glob(
+        'idle_timeout = "1h"\n[defaults]\nctx = 1024\nparallel = 2\nenv = { A = "1", B = "1" }\n'
+        "chat_template_kwargs = { a = 1, b = 1 }\n"
+    )
+    tree.model('ctx = 2048\nenv = { B = "2" }\nchat_template_kwargs = { b = 2 }\n')
     tree.model("idle_timeout = 0", name="n")
     models = tree.load().models
     assert (models["m"].ctx, models["m"].parallel, models["m"].idle_timeout_s) == (2048, 2, 3600.0)
     assert models["m"].env == {"A": "1", "B": "2"}
+    assert models["m"].chat_template_kwargs == {"a": 1, "b": 2}
     assert (models["n"].ctx, models["n"].idle_timeout_s) == (1024, 0.0)
 
 

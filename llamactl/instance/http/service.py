@@ -156,6 +156,8 @@ class Service:
         settings = self.settings
         chosen = {"enable_thinking": settings.reasoning is not Switch.OFF, **settings.chat_template_kwargs}
         chosen |= variables or {}
+        if not isinstance(chosen["enable_thinking"], bool):
+            raise refuse("cannot use `chat_template_kwargs.enable_thinking`: it must be true or false")
         extra = {name: value for name, value in chosen.items() if name not in TEMPLATE_RESERVED}
         return self.template.render(formatted, **extra, **given) + begun
 
