@@ -5,10 +5,10 @@
 PATH is a llama-server built from the sources inside llama-cpp-python's sdist, with the flags of the installed library.
 Both serve the same file with the same settings on a Unix socket of their own, and each round asks one after the other,
 in turning order; for every other round both are started anew. llama-server's cache of prompts in main memory, which it
-would fill while it is measured, is off. Prompts are token numbers, so that both get the same, and new in each round, so
-that nothing is reused that should not be. `bound` is the 95 % bound of the ratio on the side that would be bad. Rounds
-in which other processes had more than a little of the processors are taken again some times, then kept as they are,
-with a warning.
+would fill while it is measured, is off, but for the one scenario that it is there for. Prompts are token numbers, so
+that both get the same, and new in each round, so that nothing is reused that should not be; what should be has
+scenarios of its own. `bound` is the 95 % bound of the ratio on the side that would be bad. Rounds in which other
+processes had more than a little of the processors are taken again some times, then kept as they are, with a warning.
 """
 
 import contextlib
@@ -43,6 +43,10 @@ N_SHORT_PROMPT = 24
 N_LONG_PROMPT = 2000
 N_SHARED = 1500
 N_OWN = 100
+N_CONVERSATIONS = 4
+N_CONVERSATION = 1200
+N_SIDE = 300
+N_TURN = 60
 LOOP, RESIDENT, COLD = "loop with 4 sequences", "resident memory", "cold start"
 FETCH_MODELS = CHECKOUT / "scripts" / "fetch-models"
 OURS, YARDSTICK = "llamactl", "llama-server"
@@ -80,18 +84,23 @@ Figures = dict[str, float]
 Scenario = Callable[[Path, Prompts], Figures]
 RATES = ("tokens",)
 """Figures of which more is better begin so; all others are times."""
+CACHED = "tokens cached"
+TURNS = "4 conversations in turn"
+TURNS_MEMORY = f"{TURNS}, {YARDSTICK} with its cache in main memory"
+NO_MEMORY_CACHE = "--cache-ram 0"
 
 
-def measure(llama_server: Path, models: Sequence[Path], rounds: int, only: str) -> list[Result]:
+def measure(llama_server: Path, models: Sequence[Path], rounds: int, only: str, repack: bool = True) -> list[Result]:
     """Raises BenchError."""
     if rounds < MIN_ROUNDS:
         raise BenchError(f"cannot measure: {rounds} rounds are too few for a bound, {MIN_ROUNDS} are not")
     models = models or [Path(name) for name in run_checked([sys.executable, str(FETCH_MODELS)]).split()]
     results = []
     for model in models:
-        results += compare_streams(llama_server, model, rounds, only)
+        for options, scenarios in group_scenarios(only).items():
+            results += compare_streams(llama_server, model, rounds, scenarios, options, repack)
     if only in LOOP:
-        results += [result for model in models for result in measure_loop(model)]
+        results += [result for model in models for result in measure_loop(model, repack)]
     if only in RESIDENT:
         results.append(Result("engine", f"{RESIDENT}, without a model", measure_resident_mib(), "MiB"))
     if only in COLD:
@@ -104,18 +113,28 @@ def announce(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def compare_streams(llama_server: Path, model: Path, rounds: int, only: str) -> list[Result]:
-    """All scenarios with `only` in their name. Both servers are started anew for every few rounds: from process to
-    process the same model differs by some percent in speed, and that is no difference between the two.
+def group_scenarios(only: str) -> dict[str, dict[str, Scenario]]:
+    """Those with `only` in their name, by the options that llama-server is to have."""
+    groups: dict[str, dict[str, Scenario]] = {}
+    for title, scenario in SCENARIOS.items():
+        if only in title:
+            groups.setdefault(OPTIONS.get(title, NO_MEMORY_CACHE), {})[title] = scenario
+    return groups
+
+
+def compare_streams(
+    llama_server: Path, model: Path, rounds: int, wanted: dict[str, Scenario], options: str, repack: bool
+) -> list[Result]:
+    """Both servers are started anew for every few rounds: from process to process the same model differs by some
+    percent in speed, and that is no difference between the two.
     """
-    wanted = {title: scenario for title, scenario in SCENARIOS.items() if only in title}
     samples: dict[str, list[dict[str, Figures]]] = {title: [] for title in wanted}
-    for first in range(0, rounds if wanted else 0, ROUNDS_A_START):
+    for first in range(0, rounds, ROUNDS_A_START):
         numbers = range(first, min(first + ROUNDS_A_START, rounds))
         with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
             directory = Path(name)
-            child = running.enter_context(run_instance(directory, model, CTX))
-            yardstick = running.enter_context(run_yardstick(directory, llama_server, model))
+            child = running.enter_context(run_instance(directory, model, CTX, repack))
+            yardstick = running.enter_context(run_yardstick(directory, llama_server, model, options, repack))
             servers = {
                 OURS: Server(child.http_socket, child.process.pid),
                 YARDSTICK: Server(directory / "llama.sock", yardstick),
@@ -127,10 +146,18 @@ def compare_streams(llama_server: Path, model: Path, rounds: int, only: str) -> 
     return [result for title in wanted for result in summarize(f"{model.stem}, {title}", samples[title])]
 
 
-def measure_loop(model: Path) -> list[Result]:
+def measure_loop(model: Path, repack: bool) -> list[Result]:
     """Medians over some runs of a process of its own."""
     announce(f"{model.stem}: {LOOP}")
-    command = ["env", f"--chdir={CHECKOUT / 'scripts'}", sys.executable, "-m", "benchlib.loop", str(model)]
+    command = [
+        "env",
+        f"--chdir={CHECKOUT / 'scripts'}",
+        sys.executable,
+        "-m",
+        "benchlib.loop",
+        str(model),
+        *([] if repack else ["--no-repack"]),
+    ]
     runs = [json.loads(run_checked(command)) for _ in range(MIN_ROUNDS)]
     step_ms = statistics.median(run["step_ms"] for run in runs)
     outside_ms = statistics.median(run["step_ms"] - run["inside_ms"] for run in runs)
@@ -181,6 +208,8 @@ def summarize(name: str, samples: list[dict[str, Figures]]) -> list[Result]:
         compared = compare_pairs(*([sample[side][what] for sample in samples] for side in (OURS, YARDSTICK)))
         is_rate = what.startswith(RATES)
         unit, scale = ("1/s", 1.0) if is_rate else ("ms", 1e3)
+        if what == CACHED:
+            unit = "tokens"
         bound = compared.low if is_rate else compared.high
         label = f"{name}, {what}"
         results.append(Result("engine", label, compared.ours * scale, unit, compared.ratio, YARDSTICK, bound))
@@ -250,6 +279,26 @@ def share_prefix(server: Path, prompts: Prompts) -> Figures:
     return {"first token": second.first_s}
 
 
+def talk_in_turns(server: Path, prompts: Prompts) -> Figures:
+    """Each conversation's second turn, after the others' first ones and a side request for each, such as for a title.
+    All begin alike, as a template's head lets them.
+    """
+    head = prompts.make(8)
+    turns = [head + prompts.make(N_CONVERSATION) for _ in range(N_CONVERSATIONS)]
+    seconds: list[Stream] = []
+    for is_second in (False, True):
+        for turn in turns:
+            stream = run_alone(server, turn, 8)
+            stream.read_usage()
+            if is_second:
+                seconds.append(stream)
+            run_alone(server, head + prompts.make(N_SIDE), 8).read_usage()
+            turn += prompts.make(N_TURN)
+    cached = [stream.read_usage()["prompt_tokens_details"]["cached_tokens"] for stream in seconds]
+    first_s = sum(stream.first_s for stream in seconds)
+    return {CACHED: sum(cached) / N_CONVERSATIONS, "first token": first_s / N_CONVERSATIONS}
+
+
 def interrupt_with_long_prompt(server: Path, prompts: Prompts) -> Figures:
     """Three streams; when each has some tokens, a long prompt comes."""
     bodies = [format_body(prompts.make(N_SHORT_PROMPT), 160) for _ in range(PARALLEL - 1)]
@@ -272,15 +321,26 @@ SCENARIOS: dict[str, Scenario] = {
     "prompt of 2,000": read_long_prompt,
     "1,500 of 1,600 shared": share_prefix,
     "2,000 among 3 streams": interrupt_with_long_prompt,
+    TURNS: talk_in_turns,
+    TURNS_MEMORY: talk_in_turns,
 }
+OPTIONS = {TURNS_MEMORY: "--cache-ram 8192"}
+"""What llama-server is started with for a scenario, instead of without its cache in main memory."""
 
 # --- servers ---
 
 
 @contextlib.contextmanager
-def run_instance(directory: Path, model: Path, ctx: int) -> Iterator[Child]:
+def run_instance(directory: Path, model: Path, ctx: int, repack: bool = True) -> Iterator[Child]:
     settings = ModelSettings(
-        name="bench", path=str(model), ctx=ctx, parallel=PARALLEL, threads=THREADS, batch=2048, ubatch=512
+        name="bench",
+        path=str(model),
+        ctx=ctx,
+        parallel=PARALLEL,
+        threads=THREADS,
+        batch=2048,
+        ubatch=512,
+        repack=repack,
     )
     with run_child(directory, "serve", settings) as child:
         child.supervisor.wait_for("ready")
@@ -288,11 +348,11 @@ def run_instance(directory: Path, model: Path, ctx: int) -> Iterator[Child]:
 
 
 @contextlib.contextmanager
-def run_yardstick(directory: Path, program: Path, model: Path) -> Iterator[int]:
+def run_yardstick(directory: Path, program: Path, model: Path, more: str, repack: bool) -> Iterator[int]:
     """Its process ID, when it listens."""
     options = (
         f"--ctx-size {CTX} --parallel {PARALLEL} --kv-unified --threads {THREADS} --batch-size 2048 --ubatch-size 512 "
-        "--cache-ram 0 --no-ui"
+        f"{more} {'' if repack else '--no-repack'} --no-ui"
     )
     command = [str(program), "--model", str(model), "--host", str(directory / "llama.sock"), *options.split()]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -60,18 +60,24 @@ async def receive_all(job: Job) -> None:
         pass
 
 
-def load_model(path: str) -> tuple[EarlyLoad, Loaded]:
+def load_model(path: str, repack: bool) -> tuple[EarlyLoad, Loaded]:
     settings = ModelSettings(name="bench", path=path, ctx=CTX, parallel=PARALLEL, threads=2)
     environment = ChildEnvironment(
-        role=ChildRole.SERVE, model="bench", settings=settings, generation="", socket=None, report=Path(os.devnull)
+        role=ChildRole.SERVE,
+        model="bench",
+        settings=settings,
+        generation="",
+        socket=None,
+        report=Path(os.devnull),
+        extra_bufts=repack,
     )
     load = EarlyLoad(environment)
     load.attach(lambda stage: None, lambda fraction: None)
     return load, load.wait()
 
 
-async def main(path: str) -> None:
-    load, loaded = load_model(path)
+async def main(path: str, *options: str) -> None:
+    load, loaded = load_model(path, "--no-repack" not in options)
     n_step = int(llama.llama_n_ubatch(loaded.context))
     vocabulary = loaded.model.vocabulary
     worker = Generator(loaded.context, vocabulary, loaded.traits, PARALLEL, CTX, n_step)
@@ -98,4 +104,4 @@ async def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))
