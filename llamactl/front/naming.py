@@ -20,6 +20,10 @@ from llamactl.names import MAX_NAME_LENGTH
 _CURE = 'add "model": "NAME" to the JSON body, or ?model=NAME to the URL; GET /v1/models lists the names'
 
 
+BOM = b"\xef\xbb\xbf"
+"""Some editors and languages begin UTF-8 with it; instances pass over it."""
+
+
 class _Named(msgspec.Struct):
     model: str | None = None
 
@@ -52,7 +56,7 @@ def find_model(head: RequestHead, body: bytes) -> str | None:
 def wants_stream(body: bytes) -> bool:
     """Whether a body asks for an event stream."""
     try:
-        return b'"stream"' in body and _stream_decoder.decode(body).stream is True
+        return b'"stream"' in body and _stream_decoder.decode(body.removeprefix(BOM)).stream is True
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False
 
@@ -62,7 +66,7 @@ def find_keep_alive(body: bytes) -> float | None:
     if b'"keep_alive"' not in body:
         return None
     try:
-        value = _keep_alive_decoder.decode(body).keep_alive
+        value = _keep_alive_decoder.decode(body.removeprefix(BOM)).keep_alive
     except msgspec.ValidationError as error:
         if "$.keep_alive" not in str(error):
             return None
@@ -131,6 +135,7 @@ def decode_path(path: bytes) -> str:
 
 
 def _find_json_model(head: RequestHead, body: bytes) -> str | None:
+    body = body.removeprefix(BOM)
     try:
         return _decoder.decode(body).model
     except msgspec.ValidationError as error:

@@ -23,6 +23,7 @@ MAX_VALUE_BYTES = 4096
 _STRING_REST = re.compile(rb"(?:[^\"\\]++|\\.)*+", re.DOTALL)
 _NESTED_REST = re.compile(rb"[^\"{}\[\]]*+")
 _SCALAR_REST = re.compile(rb"[^,}\]\s]*+")
+_BOM = (b"\xef", b"\xbb", b"\xbf")
 _SPACE = re.compile(rb"[ \t\r\n]*+")
 _WANTED = ("model", "stream", "keep_alive")
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
@@ -90,6 +91,8 @@ class JsonScanner:
             return pos
         byte = bytes(data[pos : pos + 1])
         if at is _At.START:
+            if byte in _BOM:  # where the bytes are not that mark the instance says so
+                return pos + 1
             self._at, self.is_object = (_At.KEY, True) if byte == b"{" else (_At.END, False)
         elif at is _At.KEY:
             if byte == b'"':

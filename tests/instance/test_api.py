@@ -156,7 +156,7 @@ def test_generation_ends_with_the_context(instance: Child) -> None:
         ({"messages": [{"role": 1, "content": ""}]}, "messages[0].role"),
         ({"messages": [{"content": "x"}]}, "messages[0]"),
         ({"messages": MESSAGES, "temperature": "hot"}, "temperature"),
-        ({"messages": MESSAGES, "max_tokens": 1.5}, "max_tokens"),
+        ({"messages": MESSAGES, "max_tokens": 1e300}, "max_tokens"),
         ({"messages": MESSAGES, "stop": [1]}, "stop[0]"),
         ({"messages": MESSAGES, "n": 0}, "`n`"),
         ({"messages": []}, "messages"),
@@ -175,7 +175,8 @@ def test_whole_number_may_be_written_with_a_point(instance: Child) -> None:
     status, answer = instance.request("POST", CHAT, body)
     assert status == 200, answer
     assert answer["usage"]["completion_tokens"] == 5
-    assert "max_tokens" in refuse(instance, CHAT, body.replace(b"5.0", b"5.5"))["message"]
+    _, answer = instance.request("POST", CHAT, body.replace(b"5.0", b"5.5").replace(b"4e1", b"40.5"))
+    assert answer["usage"]["completion_tokens"] == 5, "as llama-server takes it"
     assert "max_tokens" in refuse(instance, CHAT, body.replace(b"5.0", b'"5"'))["message"]
 
 
@@ -363,8 +364,45 @@ def test_embeddings_come_in_llama_servers_own_form_too(embedder: Child) -> None:
 def test_embedding_input_that_is_too_long_or_empty_is_refused(embedder: Child) -> None:
     error = refuse(embedder, "/v1/embeddings", {"input": "a " * 600})
     assert error["type"] == "exceed_context_size_error"
-    for empty in ([], [[]], {"a": 1}, [1, "mixed"]):
+    for empty in ([], [[]], {"a": 1}, [1, []]):
         refuse(embedder, "/v1/embeddings", {"input": empty})
+
+
+def test_embedding_inputs_are_taken_in_every_form_of_a_prompt(embedder: Child) -> None:
+    def embed(given: Any) -> list[list[float]]:
+        status, answer = embedder.request("POST", "/v1/embeddings", {"input": given})
+        assert status == 200, answer
+        return [entry["embedding"] for entry in answer["data"]]
+
+    _, answer = embedder.request("POST", "/tokenize", {"content": "hello world", "add_special": True})
+    tokens = answer["tokens"]
+    (text,), (numbers,) = embed("hello world"), embed(tokens)
+    assert embed({"prompt_string": "hello world"}) == [pytest.approx(text, abs=1e-4)]
+    several = embed(["hello world", {"prompt_string": "hello world"}, tokens])
+    assert several == [pytest.approx(vector, abs=1e-4) for vector in (text, text, numbers)]
+    _, last = embedder.request("POST", "/detokenize", {"tokens": tokens[-1:]})
+    assert embed([*tokens[:-1], last["content"]]) == [pytest.approx(numbers, abs=1e-4)]
+
+
+@pytest.mark.parametrize(
+    ("norm", "measure"),
+    [
+        (1, lambda vector: sum(map(abs, vector))),
+        (2, lambda vector: sum(value * value for value in vector)),
+        (3, lambda vector: sum(abs(value) ** 3 for value in vector)),
+        (0, lambda vector: max(map(abs, vector)) / 32760),
+    ],
+)
+def test_embedding_has_the_length_that_is_asked_for(embedder: Child, norm: int, measure: Any) -> None:
+    body = {"content": "hello", "embd_normalize": norm}
+    _, native = embedder.request("POST", "/embedding", body)
+    _, openai = embedder.request("POST", "/v1/embeddings", {"input": "hello", "embd_normalize": norm})
+    for vector in (native[0]["embedding"][0], openai["data"][0]["embedding"]):
+        assert measure(vector) == pytest.approx(1, abs=1e-4)
+    _, raw = embedder.request("POST", "/embedding", {**body, "embd_normalize": -1})
+    _, plain = embedder.request("POST", "/embedding", {"content": "hello"})
+    scale = raw[0]["embedding"][0][0] / plain[0]["embedding"][0][0]
+    assert raw[0]["embedding"][0] == pytest.approx([scale * value for value in plain[0]["embedding"][0]], abs=1e-4)
 
 
 def test_model_for_embeddings_generates_no_text(embedder: Child) -> None:

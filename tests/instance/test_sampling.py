@@ -113,11 +113,8 @@ def test_false_as_a_bias_bans_a_token(instance: Child) -> None:
         ({"repeat_penalty": 0}, "repeat_penalty"),
         ({"repeat_last_n": -2}, "repeat_last_n"),
         ({"mirostat": 3}, "mirostat"),
-        ({"samplers": ["top_q"]}, "samplers"),
-        ({"samplers": "kz"}, "samplers"),
-        ({"dry_sequence_breakers": ["x"] * 65}, "dry_sequence_breakers"),
+        ({"dry_sequence_breakers": ["x"] * 1025}, "dry_sequence_breakers"),
         ({"dry_sequence_breakers": "x"}, "dry_sequence_breakers"),
-        ({"logit_bias": {"5": True}}, "logit_bias"),
         ({"n_probs": -1}, "logprobs"),
         ({"top_k": 2**40}, "top_k"),
     ],
@@ -245,6 +242,7 @@ def test_probabilities_after_sampling_add_up_to_one_over_what_is_left(instance: 
 @pytest.mark.parametrize("path", [CHAT, COMPLETION, NATIVE])
 def test_streamed_probabilities_are_those_of_the_whole_answer(instance: Child, path: str) -> None:
     body = {"messages": MESSAGES, "prompt": "hello", "max_tokens": 30, "temperature": 0, "ignore_eos": True}
+    body["cache_prompt"] = False  # what other batches have computed differs a little
     body |= (
         {"n_probs": 2} if path == NATIVE else {"logprobs": True, "top_logprobs": 2} if path == CHAT else {"logprobs": 2}
     )

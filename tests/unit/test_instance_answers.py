@@ -7,7 +7,6 @@ from starlette.types import Message
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.jobs import EmbeddingRequest, Event, FailureEvent, FinishEvent, FinishReason, Job, Timings
-from llamactl.instance.http import responses as answers
 from llamactl.instance.http.formats import ChatShape, Frame, TextPlaces, name_piece
 from llamactl.instance.http.responses import StreamedText
 
@@ -33,14 +32,13 @@ def stream(event: Event, *, after_comments: int) -> list[Message]:
 
         if not after_comments:
             job.push(event)
-        await StreamedText([job], lambda job: None, ChatShape(Frame("m")))({"type": "http"}, receive, send)
+        await StreamedText([job], lambda job: None, ChatShape(Frame("m")), 0.001)({"type": "http"}, receive, send)
         return sent
 
     return asyncio.run(run())
 
 
-def test_stream_that_is_quiet_for_long_says_so_with_comments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "QUIET_S", 0.001)
+def test_stream_that_is_quiet_for_long_says_so_with_comments() -> None:
     start, *bodies = stream(FINISH, after_comments=3)
     assert start["status"] == 200
     assert [message["body"] for message in bodies[:3]] == [b":\n\n"] * 3
@@ -48,9 +46,8 @@ def test_stream_that_is_quiet_for_long_says_so_with_comments(monkeypatch: pytest
     assert [message["more_body"] for message in bodies] == [True, True, True, False]
 
 
-def test_failure_is_an_http_error_only_as_long_as_nothing_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_is_an_http_error_only_as_long_as_nothing_was_sent() -> None:
     assert stream(FAILURE, after_comments=0)[0]["status"] == 500
-    monkeypatch.setattr(answers, "QUIET_S", 0.001)
     start, *bodies = stream(FAILURE, after_comments=1)
     assert start["status"] == 200
     assert bodies[-1]["body"].startswith(b"event: error\ndata: ")

@@ -176,6 +176,23 @@ def pool_pieces(pooling: str, before: list[float], n_before: int, piece: list[fl
             return piece
 
 
+def normalize_as(vector: list[float], norm: int) -> list[float]:
+    """As llama-server's `embd_normalize` has it.
+
+    -1: not at all, 0: to the range of 16 bits, else to length 1 by that norm (2: the Euclidean one).
+    """
+    match norm:
+        case _ if norm < 0:
+            return vector
+        case 0:
+            length = max(map(abs, vector), default=0.0) / 32760.0
+        case 2:
+            return normalize(vector)
+        case _:
+            length = math.fsum(abs(value) ** norm for value in vector) ** (1 / norm)
+    return [value / length for value in vector] if length > 0 else vector
+
+
 def normalize(vector: list[float]) -> list[float]:
     length = math.sqrt(math.fsum(value * value for value in vector))
     return [value / length for value in vector] if length > 0 else vector

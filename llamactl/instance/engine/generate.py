@@ -63,7 +63,8 @@ class Generator:
         self.stats = Stats()
         self.last_jobs: dict[int, Job] = {}
         """Of each slot the one that it served last, or serves."""
-        self._refused: Deliveries = []
+        self._news: Deliveries = []
+        """What is to be told before the next decode."""
         self.cache = PrefixCache(self.context, self.traits, self.n_parallel)
         self._batch = Batch(max(self.n_batch, self.n_parallel))
 
@@ -77,7 +78,7 @@ class Generator:
             chain = SamplerChain(request.sampling, self.vocabulary, self.n_ctx, request.prompt)
         except GrammarError as error:
             refusal = LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot use the grammar: {error}")
-            self._refused.append((job, FailureEvent(refusal)))
+            self._news.append((job, FailureEvent(refusal)))
             return
         text = TextStream(request.stops, request.min_indent)
         sequence = Sequence(job, request, list(request.prompt), text, chain)
@@ -86,7 +87,7 @@ class Generator:
         self._waiting.append(sequence)
 
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running or self._refused)
+        return bool(self._waiting or self._running or self._news)
 
     def read_load(self) -> Load:
         return Load(len(self._running), len(self._waiting))
@@ -102,11 +103,11 @@ class Generator:
         return self._batch.n_tokens
 
     def step(self) -> Deliveries:
-        refused, self._refused = self._refused, []
-        if refused:
-            return refused
         self._drop_cancelled()
         self._admit()
+        if self._news:
+            news, self._news = self._news, []
+            return news
         self._make_room()
         self._fill()
         if not self._batch.n_tokens:
@@ -122,11 +123,12 @@ class Generator:
         sequences = [*self._running, *self._waiting]
         for sequence in sequences:
             sequence.chain.close()
-        refused, self._refused = self._refused, []
+        refused = [job for job, event in self._news if isinstance(event, FailureEvent)]
+        self._news = []
         self._running.clear()
         self._waiting.clear()
         self.cache.clear()
-        return [*(sequence.job for sequence in sequences), *(job for job, _ in refused)]
+        return [*(sequence.job for sequence in sequences), *refused]
 
     # --- the parts of a step ----------------------------------------------------------------------
 
@@ -177,6 +179,8 @@ class Generator:
         if not sequence.started_s:
             sequence.started_s = time.monotonic()
             sequence.n_cached = sequence.n_past
+            if sequence.request.wants_progress:
+                self._news.append((sequence.job, sequence.measure_progress(sequence.started_s)))
         self._running.append(sequence)
 
     def _make_room(self) -> None:

@@ -42,7 +42,7 @@ class GenerationRequest:
     wants_timings: bool = False
     """With each piece of text."""
     wants_progress: bool = False
-    """While the prompt is decoded."""
+    """Before the prompt is decoded, and after each part of it."""
     wants_prompt_probs: bool = False
     """Of the prompt's own tokens as well. It is decoded one token at a time then: contexts have room for the logits of
     one token of each sequence and step.
@@ -107,6 +107,7 @@ class ProgressEvent:
     n_cached: int
     n_processed: int
     time_ms: float
+    timings: Timings | None = None
 
 
 @dataclass(frozen=True)

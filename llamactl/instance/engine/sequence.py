@@ -69,4 +69,8 @@ class Sequence:
 
     def measure_progress(self, now_s: float) -> ProgressEvent:
         n_processed = min(self.n_past, len(self.request.prompt))
-        return ProgressEvent(len(self.request.prompt), self.n_cached, n_processed, (now_s - self.started_s) * 1e3)
+        elapsed_ms = (now_s - self.started_s) * 1e3
+        timings = None
+        if self.request.wants_timings:
+            timings = Timings(self.n_cached, max(0, n_processed - self.n_cached), elapsed_ms, 0, 0.0)
+        return ProgressEvent(len(self.request.prompt), self.n_cached, n_processed, elapsed_ms, timings)

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llamactl import endpoints
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.activity import Activity
-from llamactl.instance.engine.embed import normalize
+from llamactl.instance.engine.embed import normalize_as
 from llamactl.instance.engine.jobs import Job
 from llamactl.instance.http.bodies import (
     ChatBody,
@@ -48,6 +48,7 @@ from llamactl.instance.http.introspection import (
     format_slots,
     keep_last_words,
 )
+from llamactl.instance.http.parameters import choose_quiet_s
 from llamactl.instance.http.responses import StreamedText, WholeEmbedding, WholeText, send_error, wait_for_disconnect
 from llamactl.instance.http.service import Service
 from llamactl.settings import ModelSettings
@@ -178,10 +179,14 @@ class Api:
         body = parse_body(await request.body(), EmbeddingBody)
         job, n_tokens = await service.submit_embedding(body)
 
+        norm = 2 if body.embd_normalize is None else body.embd_normalize
+
         def format_body(vectors: list[list[float]]) -> dict[str, Any]:
             if body.dimensions is not None:
                 # Models made for it have what matters first; of a shortened vector the length is 1 again.
-                vectors = [normalize(vector[: body.dimensions]) for vector in vectors]
+                vectors = [normalize_as(vector[: body.dimensions], norm) for vector in vectors]
+            elif norm != 2:
+                vectors = [normalize_as(vector, norm) for vector in vectors]
             as_base64 = body.encoding_format == "base64"
             data = [
                 {"object": "embedding", "index": index, "embedding": _encode_vector(vector) if as_base64 else vector}
@@ -198,9 +203,12 @@ class Api:
         texts = body.input if body.input is not None else body.content
         if texts is None:
             raise refuse("cannot make embeddings: `content` is missing")
-        job, _ = await service.submit_embedding(EmbeddingBody(input=texts))
+        norm = 2 if body.embd_normalize is None else body.embd_normalize
+        job, _ = await service.submit_embedding(EmbeddingBody(input=texts, embd_normalize=norm))
 
         def format_body(vectors: list[list[float]]) -> list[dict[str, Any]]:
+            if norm != 2:  # else it has been done
+                vectors = [normalize_as(vector, norm) for vector in vectors]
             return [{"index": index, "embedding": [vector]} for index, vector in enumerate(vectors)]
 
         return WholeEmbedding(job, service.engine.cancel, format_body)
@@ -222,10 +230,11 @@ class Api:
     async def _tokenize(self, request: Request) -> Response:
         service = self._require_service()
         body = parse_body(await request.body(), TokenizeBody)
-        tokens = await _stay(
-            request,
-            service.prompts.tokenize(body.content, add_special=body.add_special, parse_special=body.parse_special),
+        parts = [body.content] if isinstance(body.content, str) else body.content
+        tokenizing = service.prompts.tokenize_parts(
+            parts, add_special=body.add_special, parse_special=body.parse_special
         )
+        tokens = await _stay(request, tokenizing)
         if not body.with_pieces:
             return _answer_json({"tokens": tokens})
         return _answer_json({"tokens": [{"id": token, "piece": _show_piece(service, token)} for token in tokens]})
@@ -239,8 +248,7 @@ class Api:
     async def _apply_template(self, request: Request) -> Response:
         service = self._require_service()
         body = parse_body(await request.body(), TemplateBody)
-        prompt = service.render(body.messages, body.tools, body.add_generation_prompt, body.chat_template_kwargs)
-        return _answer_json({"prompt": prompt})
+        return _answer_json({"prompt": service.render_body(body)})
 
     # --- the instance itself ----------------------------------------------------------------------
 
@@ -287,8 +295,9 @@ async def _stay(request: Request, submitting: Coroutine[Any, Any, _T]) -> _T:
 def _choose_response(
     service: Service, jobs: Sequence[Job], shape: Shape, body: GenerationBody
 ) -> StreamedText | WholeText:
-    kind = StreamedText if body.stream else WholeText
-    return kind(jobs, service.engine.cancel, shape)
+    if body.stream:
+        return StreamedText(jobs, service.engine.cancel, shape, choose_quiet_s(body))
+    return WholeText(jobs, service.engine.cancel, shape)
 
 
 def _answer_json(value: Any, status: int = 200) -> Response:

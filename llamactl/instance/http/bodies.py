@@ -3,9 +3,11 @@ a 400 that names the field.
 
 The path of the offending field comes from msgspec's own message ("... - at `$.messages[0].role`"). Every field may be
 null, which means that it was not sent: clients that fill in all fields of a form do that. What the values mean is
-`wishes`' matter.
+`parameters`' matter.
 """
 
+import math
+import re
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -77,9 +79,10 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     min_keep: int | None = None
     samplers: str | list[str] | None = None
     seed: int | None = None
-    logit_bias: dict[str, float | bool] | list[tuple[int | str, float | bool]] | None = None
+    logit_bias: dict[str, Any] | list[tuple[int | str, Any]] | None = None
     ignore_eos: bool | None = None
     grammar: str | None = None
+    grammar_lazy: bool | None = None
     json_schema: dict[str, Any] | bool | None = None
     response_format: ResponseFormat | None = None
     logprobs: bool | int | None = None
@@ -101,12 +104,18 @@ class GenerationBody(SamplingBody, frozen=True, kw_only=True):
     t_max_predict_ms: float | None = None
     n_indent: int | None = None
     n: int | None = None
+    n_cmpl: int | None = None
+    n_keep: int | None = None
+    id_slot: int | None = None
+    lora: list[Any] | None = None
     stop: str | list[str] | None = None
     cache_prompt: bool | None = None
     timings_per_token: bool | None = None
     return_progress: bool | None = None
     return_tokens: bool | None = None
     response_fields: list[str] | None = None
+    sse_ping_interval: float | None = None
+    verbose: bool | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -120,10 +129,18 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | str | None = None
+    chat_template_kwargs: dict[str, Any] | str | None = None
 
 
-Prompt = str | list[str | int | list[str | int]]
+class PromptObject(msgspec.Struct, frozen=True):
+    """llama-server's form of a text with images."""
+
+    prompt_string: str
+    multimodal_data: list[str] | None = None
+
+
+Prompt = str | PromptObject | list[str | int | PromptObject | list[str | int]]
 """A text, tokens, texts and tokens mixed, or several of these."""
 
 
@@ -152,7 +169,7 @@ class InfillBody(GenerationBody, frozen=True, kw_only=True):
     prompt: str | None = None
 
 
-Input = str | list[str | int | list[int]]
+Input = str | PromptObject | list[str | int | PromptObject | list[str | int]]
 
 
 class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +179,7 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     encoding_format: str | None = None
     dimensions: int | None = None
+    embd_normalize: int | None = None
 
 
 class NativeEmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +188,7 @@ class NativeEmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     content: Input | None = None
     input: Input | None = None
     model: str | None = None
+    embd_normalize: int | None = None
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -191,7 +210,7 @@ class RerankBody(msgspec.Struct, frozen=True, kw_only=True):
 class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
     """POST /tokenize."""
 
-    content: str
+    content: str | list[str | int] = ""
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
@@ -209,26 +228,45 @@ class TemplateBody(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[ChatMessage]
     tools: list[dict[str, Any]] | None = None
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | str | None = None
+    chat_template_kwargs: dict[str, Any] | str | None = None
 
 
 Body = TypeVar("Body")
 
 
+_BOM = b"\xef\xbb\xbf"
+_FRACTION = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float` - at `\$\.(\w+)`")
+_MAX_FRACTIONS = 16
+
+
 def parse_body(data: bytes, kind: type[Body]) -> Body:
     """Raises LlamactlError(INVALID_REQUEST) that names the field."""
+    data = data.removeprefix(_BOM)
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         if isinstance(error, msgspec.ValidationError) and "got `float`" in str(error):
-            # JSON has one kind of number, and some languages write 5 as 5.0.
             with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                return msgspec.convert(_write_whole_numbers(msgspec.json.decode(data)), type=kind)
+                return _convert_fractions(_write_whole_numbers(msgspec.json.decode(data)), kind)
         raise refuse(f"cannot read the request body: {explain_json_error(data, error)}") from None
 
 
+def _convert_fractions(value: Any, kind: type[Body]) -> Body:
+    """A field that holds a whole number takes the whole part of another one, as in llama-server."""
+    for _ in range(_MAX_FRACTIONS):
+        try:
+            return msgspec.convert(value, type=kind)
+        except msgspec.ValidationError as error:
+            field = _FRACTION.match(str(error))
+            if field is None or not isinstance(value, dict) or not abs(value.get(field[1], math.inf)) < 1 << 53:
+                raise
+            value[field[1]] = int(value[field[1]])
+    return msgspec.convert(value, type=kind)
+
+
 def _write_whole_numbers(value: Any) -> Any:
-    """5.0 as 5."""
+    """5.0 as 5: JSON has one kind of number, and some languages write it so."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
         return int(value)
     if isinstance(value, list):

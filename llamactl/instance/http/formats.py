@@ -68,6 +68,7 @@ class Frame:
     """Of each choice, the prompt that stands before its text."""
     n_prompt: Sequence[int] = ()
     """Tokens of each choice's prompt."""
+    verbose: bool = False
     describe: Callable[[int], dict[str, Any]] = lambda index: {}
     """What an answer that tells it says of the request of a choice."""
 
@@ -173,13 +174,14 @@ def format_sampling(params: SamplingParams) -> dict[str, Any]:
     return {**shown, "seed": -1 if params.seed is None else params.seed}
 
 
-def format_progress(event: ProgressEvent) -> dict[str, Any]:
-    return {
+def _format_progress(event: ProgressEvent) -> dict[str, Any]:
+    progress = {
         "total": event.n_total,
         "cache": event.n_cached,
         "processed": event.n_processed,
         "time_ms": round(event.time_ms),
     }
+    return {"prompt_progress": progress, **_format_more(event.timings)}
 
 
 def _divide(value: float, by: float) -> float:
@@ -231,10 +233,11 @@ class ChatShape:
         return self._chunk(index, {"content": event.text}, infos=event.infos, **_format_more(event.timings))
 
     def progress(self, index: int, event: ProgressEvent) -> bytes:
-        return self._chunk(index, {"role": "assistant", "content": None}, prompt_progress=format_progress(event))
+        return self._chunk(index, {"role": "assistant", "content": None}, **_format_progress(event))
 
     def last(self, index: int, finish: FinishEvent) -> bytes:
-        return self._chunk(index, {}, finish.reason, timings=format_timings(finish.timings))
+        more = {"timings": format_timings(finish.timings), **_format_verbose(self._frame, index, Answer(finish))}
+        return self._chunk(index, {}, finish.reason, **more)
 
     def end(self, finishes: Sequence[FinishEvent]) -> bytes:
         return _end_stream(self._stream_head, self._frame, finishes)
@@ -249,7 +252,8 @@ class ChatShape:
             }
             for index, answer in enumerate(answers)
         ]
-        return {**self._head, "object": "chat.completion", "choices": choices, **_format_sums(answers, self._frame)}
+        more = {**_format_sums(answers, self._frame), **_format_verbose(self._frame, 0, answers[0])}
+        return {**self._head, "object": "chat.completion", "choices": choices, **more}
 
     def _chunk(
         self,
@@ -294,10 +298,11 @@ class CompletionShape:
         return self._chunk(index, event.text, infos=event.infos, **_format_more(event.timings))
 
     def progress(self, index: int, event: ProgressEvent) -> bytes:
-        return self._chunk(index, "", prompt_progress=format_progress(event))
+        return self._chunk(index, "", **_format_progress(event))
 
     def last(self, index: int, finish: FinishEvent) -> bytes:
-        return self._chunk(index, "", finish.reason, timings=format_timings(finish.timings))
+        more = {"timings": format_timings(finish.timings), **_format_verbose(self._frame, index, Answer(finish))}
+        return self._chunk(index, "", finish.reason, **more)
 
     def end(self, finishes: Sequence[FinishEvent]) -> bytes:
         return _end_stream(self._head, self._frame, finishes)
@@ -308,7 +313,8 @@ class CompletionShape:
             self._choice(index, echoes[index] + answer.text, answer.finish.reason, answer.infos)
             for index, answer in enumerate(answers)
         ]
-        return {**self._head, "choices": choices, **_format_sums(answers, self._frame)}
+        more = {**_format_sums(answers, self._frame), **_format_verbose(self._frame, 0, answers[0])}
+        return {**self._head, "choices": choices, **more}
 
     def _chunk(
         self, index: int, text: str, reason: str | None = None, infos: Sequence[TokenInfo] = (), **more: Any
@@ -381,21 +387,21 @@ class NativeShape:
             "id_slot": -1,
             "tokens_predicted": 0,
             "tokens_evaluated": self._frame.n_prompt[index],
-            "prompt_progress": format_progress(event),
+            **_format_progress(event),
         }
         return format_sse(chunk)
 
     def last(self, index: int, finish: FinishEvent) -> bytes:
-        return format_sse(self._final(index, Answer(finish)))
+        return format_sse(self.format_final(index, Answer(finish)))
 
     def end(self, finishes: Sequence[FinishEvent]) -> bytes:
         return b""
 
     def whole(self, answers: Sequence[Answer]) -> Any:
-        finals = [self._final(index, answer) for index, answer in enumerate(answers)]
+        finals = [self.format_final(index, answer) for index, answer in enumerate(answers)]
         return finals[0] if len(finals) == 1 else finals
 
-    def _final(self, index: int, answer: Answer) -> dict[str, Any]:
+    def format_final(self, index: int, answer: Answer) -> dict[str, Any]:
         finish = answer.finish
         final = {
             "index": index,
@@ -468,7 +474,13 @@ def _format_sums(answers: Sequence[Answer], frame: Frame) -> dict[str, Any]:
     return {"usage": format_usage(finishes, frame.n_choices), "timings": format_timings(finishes[0].timings)}
 
 
+def _format_verbose(frame: Frame, index: int, answer: Answer) -> dict[str, Any]:
+    """Where it is asked for, llama-server's own answer beside OpenAI's."""
+    return {"__verbose": NativeShape(frame).format_final(index, answer)} if frame.verbose else {}
+
+
 def _end_stream(head: dict[str, Any], frame: Frame, finishes: Sequence[FinishEvent]) -> bytes:
     if not frame.include_usage:
         return DONE
-    return format_sse({**head, "choices": [], "usage": format_usage(finishes, frame.n_choices)}) + DONE
+    sums = {"usage": format_usage(finishes, frame.n_choices), "timings": format_timings(finishes[0].timings)}
+    return format_sse({**head, "choices": [], **sums}) + DONE

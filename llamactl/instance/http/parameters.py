@@ -15,10 +15,12 @@ from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.http.bodies import ChatBody, CompletionBody, GenerationBody, SamplingBody, refuse
 from llamactl.settings import Sampling
 
-MAX_STOPS = 64
-MAX_BREAKERS, MAX_BREAKER_CHARS = 64, 40
+MAX_STOPS = 1024
+MAX_BREAKERS, MAX_BREAKER_CHARS = 1024, 40
 MAX_BIASES = 1 << 16
 MAX_N = 128
+QUIET_S = 15.0
+"""What a stream says nothing for: then a comment, so that nobody on the way takes a long prompt for a dead server."""
 _INT32_MAX = (1 << 31) - 1
 _NEVER = float("-inf")
 
@@ -43,9 +45,6 @@ _SAMPLER_NAMES = {
     "typicalp": "typ_p",
 }
 """As llama.cpp's common_sampler_types_from_names takes them, with all dashes and underscores removed."""
-
-_FORMER_SAMPLERS = frozenset({"tfs_z", "f"})
-"""That llama.cpp had once. It passes over them, and presets of chat programs still name them."""
 
 _OF_REQUESTS = ("adaptive_target", "adaptive_decay")
 
@@ -160,6 +159,10 @@ def choose_schema(body: SamplingBody) -> dict[str, Any] | bool | None:
             raise refuse(
                 f"cannot use `response_format.type`: {form.type!r} is none of text, json_object and json_schema"
             )
+    if body.grammar and body.grammar_lazy:
+        raise refuse("cannot use `grammar_lazy`: what a grammar waits for is known of tool calls only")
+    if body.grammar and schema in ({}, True):  # it asks for nothing that the grammar could not
+        return None
     if schema is not None and body.grammar:
         raise refuse("cannot use `grammar` and a JSON schema together")
     return schema
@@ -173,8 +176,10 @@ def choose_stops(body: GenerationBody) -> tuple[str, ...]:
 
 
 def choose_max_tokens(body: GenerationBody, default: int = -1) -> int | None:
-    """None: no limit. -1 says the same, and as in llama-server `default` holds then."""
-    for name in ("max_completion_tokens", "max_tokens", "n_predict"):
+    """None: no limit. -1 says the same, and as in llama-server `default` holds then; its own name for it comes before
+    OpenAI's.
+    """
+    for name in ("n_predict", "max_completion_tokens", "max_tokens"):
         value: int | None = getattr(body, name)
         if value is None:
             continue
@@ -186,9 +191,39 @@ def choose_max_tokens(body: GenerationBody, default: int = -1) -> int | None:
     return None if default == -1 else default
 
 
+def choose_slot(body: GenerationBody, n_slots: int) -> int | None:
+    """The slot that the request waits for; None: any, as for numbers that no slot has."""
+    return body.id_slot if body.id_slot is not None and 0 <= body.id_slot < n_slots else None
+
+
+def choose_quiet_s(body: GenerationBody) -> float | None:
+    """After how long without an event a stream gets a comment; None: never, as llama-server's -1 says."""
+    interval_s = body.sse_ping_interval
+    if interval_s is None:
+        return QUIET_S
+    return interval_s if interval_s > 0 else None
+
+
+def check_adapters(body: GenerationBody) -> None:
+    """Raises for adapters that would change the answer: there are none to choose from."""
+    for entry in body.lora or ():
+        if not isinstance(entry, dict) or entry.get("scale", 1) != 0:
+            raise refuse("cannot use `lora`: no adapters are loaded with this model")
+
+
+def parse_template_variables(given: dict[str, Any] | str | None) -> dict[str, Any]:
+    """`chat_template_kwargs`, which some clients send as the text of a JSON object."""
+    if isinstance(given, str):
+        try:
+            given = msgspec.json.decode(given, type=dict[str, Any]) if given.strip() else {}
+        except msgspec.DecodeError as error:
+            raise refuse(f"cannot use `chat_template_kwargs`: the text is no JSON object: {error}") from None
+    return given or {}
+
+
 def choose_n(body: GenerationBody) -> int:
     """How many choices for each prompt."""
-    n = 1 if body.n is None else body.n
+    n = next((n for n in (body.n_cmpl, body.n) if n is not None), 1)
     if not 1 <= n <= MAX_N:
         raise refuse(f"cannot use `n`: {n} choices, from 1 to {MAX_N} are made")
     if isinstance(body, CompletionBody) and body.best_of not in (None, n):
@@ -197,17 +232,11 @@ def choose_n(body: GenerationBody) -> int:
 
 
 def _parse_samplers(given: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """Names, or one letter for each."""
-    samplers = []
-    for name in given:
-        if name in _FORMER_SAMPLERS:
-            continue
-        sampler = _SAMPLER_CHARS.get(name) if isinstance(given, str) else find_sampler(name)
-        if sampler is None:
-            known = ", ".join(_SAMPLER_CHARS.values())
-            raise refuse(f"cannot use `samplers`: {name!r} is no sampler; there are {known}")
-        samplers.append(sampler)
-    return tuple(dict.fromkeys(samplers))
+    """Names, or one letter for each. Unknown ones are passed over, as by llama.cpp: presets of chat programs name some
+    that it had once.
+    """
+    find = _SAMPLER_CHARS.get if isinstance(given, str) else find_sampler
+    return tuple(dict.fromkeys(sampler for name in given if (sampler := find(name)) is not None))
 
 
 def _check_breakers(breakers: list[str] | tuple[str, ...]) -> tuple[str, ...]:
@@ -217,16 +246,18 @@ def _check_breakers(breakers: list[str] | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _parse_logit_bias(
-    given: dict[str, float | bool] | list[tuple[int | str, float | bool]] | None, tokenize: Callable[[str], list[int]]
+    given: dict[str, Any] | list[tuple[int | str, Any]] | None, tokenize: Callable[[str], list[int]]
 ) -> dict[int, float]:
-    """Tokens by number or as text; false: never."""
+    """Tokens by number or as text; false: never. Biases that are neither false nor a number are passed over, as by
+    llama-server.
+    """
     if given is not None and len(given) > MAX_BIASES:
         raise refuse(f"cannot use `logit_bias`: {len(given)} entries, at most {MAX_BIASES} are taken")
     pairs = given.items() if isinstance(given, dict) else given or []
     biases = {}
     for token, bias in pairs:
-        if bias is True:
-            raise refuse("cannot use `logit_bias`: true is no bias, only false (never) and numbers are")
+        if bias is True or not isinstance(bias, int | float):
+            continue
         value = _NEVER if bias is False else float(bias)
         if isinstance(token, int):
             biases[token] = value

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from llamactl.instance.engine.background import Aside, trim_memory
-from llamactl.instance.http.bodies import InfillChunk, Prompt, refuse
+from llamactl.instance.http.bodies import InfillChunk, Input, Prompt, PromptObject, refuse
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.model import Vocabulary
 
@@ -51,6 +51,15 @@ def read_infill_tokens(vocabulary: Vocabulary) -> InfillTokens:
     )
 
 
+def read_text(given: str | PromptObject) -> str:
+    """Raises for images: these are no model's business yet."""
+    if isinstance(given, str):
+        return given
+    if given.multimodal_data is not None:
+        raise refuse("cannot use `multimodal_data`: images and sound are not supported")
+    return given.prompt_string
+
+
 def _run_huge(tokenize: Callable[[str], list[int]], text: str) -> list[int]:
     try:
         return tokenize(text)
@@ -84,14 +93,14 @@ class PromptReader:
 
     async def read_prompts(self, given: Prompt) -> list[list[int]]:
         """One text or one list of tokens is one prompt; a list of texts, or of lists, is several."""
-        if isinstance(given, str):
-            return [await self.tokenize_prompt(given)]
+        if isinstance(given, str | PromptObject):
+            return [await self.tokenize_prompt(read_text(given))]
         if any(isinstance(entry, int) for entry in given):
             return [await self._read_mixed(given)]
         if len(given) > MAX_PROMPTS:
             raise refuse(f"cannot use `prompt`: {len(given)} prompts, at most {MAX_PROMPTS} are taken")
         return [
-            await self.tokenize_prompt(entry) if isinstance(entry, str) else await self._read_mixed(entry)
+            await self._read_mixed(entry) if isinstance(entry, list) else await self.tokenize_prompt(read_text(entry))
             for entry in given
             if not isinstance(entry, int)
         ]
@@ -103,8 +112,9 @@ class PromptReader:
             if isinstance(entry, int):
                 self.check_tokens([entry])
                 tokens.append(entry)
-            elif isinstance(entry, str):
-                tokens += await (self.tokenize(entry) if index else self.tokenize_prompt(entry))
+            elif isinstance(entry, str | PromptObject):
+                text = read_text(entry)
+                tokens += await (self.tokenize(text) if index else self.tokenize_prompt(text))
             else:
                 raise refuse("cannot use `prompt`: a list of tokens holds another list")
         return tokens
@@ -114,29 +124,26 @@ class PromptReader:
             if not 0 <= token < self.vocabulary.n_tokens:
                 raise refuse(f"cannot use token {token}: the vocabulary has {self.vocabulary.n_tokens}")
 
-    async def read_inputs(self, given: str | list[str | int | list[int]]) -> list[list[int]]:
-        """Of embeddings: as prompts, but each a whole and none empty."""
-        if isinstance(given, str):
-            given = [given]
-        whole = [token for token in given if isinstance(token, int)]
-        if whole and len(whole) == len(given):
-            self.check_tokens(whole)
-            return [whole]
-        inputs = []
-        for index, entry in enumerate(given):
-            if isinstance(entry, str):
-                tokens = await self.tokenize_prompt(entry)
-            elif isinstance(entry, list):
-                self.check_tokens(entry)
-                tokens = entry
-            else:
-                raise refuse("cannot use `input`: texts and token numbers are mixed")
+    async def read_inputs(self, given: Input) -> list[list[int]]:
+        """Of embeddings: as prompts, but none empty."""
+        inputs = await self.read_prompts(given)
+        for index, tokens in enumerate(inputs):
             if not tokens:
                 raise refuse(f"cannot use `input[{index}]`: it is empty")
-            inputs.append(tokens)
         if not inputs:
             raise refuse("cannot use `input`: it is empty")
         return inputs
+
+    async def tokenize_parts(self, parts: Sequence[str | int], *, add_special: bool, parse_special: bool) -> list[int]:
+        """Texts and tokens in turn; what belongs at the beginning is put before a text that stands there."""
+        tokens: list[int] = []
+        for index, part in enumerate(parts):
+            if isinstance(part, int):
+                self.check_tokens([part])
+                tokens.append(part)
+            else:
+                tokens += await self.tokenize(part, add_special=add_special and not index, parse_special=parse_special)
+        return tokens
 
     async def fill_gap(
         self, prefix: str, suffix: str, extra: Sequence[InfillChunk], start: str, room: int, n_batch: int

@@ -24,6 +24,7 @@ from llamactl.instance.engine.jobs import (
     TextEvent,
 )
 from llamactl.instance.http.formats import Answer, Shape, encode_json, format_sse_error
+from llamactl.instance.http.parameters import QUIET_S
 
 _JSON_HEADERS = [(b"content-type", b"application/json; charset=utf-8")]
 _STREAM_HEADERS = [
@@ -32,8 +33,6 @@ _STREAM_HEADERS = [
     # nginx would collect the events otherwise.
     (b"x-accel-buffering", b"no"),
 ]
-QUIET_S = 15.0
-"""What a stream says nothing for: then a comment, so that nobody on the way takes a long prompt for a dead server."""
 _COMMENT = b":\n\n"
 _RETRY_HEADERS = [(b"retry-after", b"1")]
 
@@ -70,14 +69,18 @@ class JobResponse:
 class StreamedText(JobResponse):
     """Server-sent events, as the text comes. The texts of several choices come mixed."""
 
-    def __init__(self, jobs: Sequence[Job], cancel: Callable[[Job], None], shape: Shape) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], cancel: Callable[[Job], None], shape: Shape, quiet_s: float | None = QUIET_S
+    ) -> None:
+        """`quiet_s`: after so long without an event there is a comment; None: never."""
         super().__init__(jobs, cancel)
         self._shape = shape
+        self._quiet_s = quiet_s
         self._begun: set[int] = set()
         self._finishes: dict[int, FinishEvent] = {}
 
     async def _answer(self, send: Send) -> None:
-        events = await self._mailbox.receive(QUIET_S)
+        events = await self._mailbox.receive(self._quiet_s)
         failure = next((event for _, event in events if isinstance(event, FailureEvent)), None)
         if failure is not None:
             await send_error(send, failure.error)
@@ -88,7 +91,7 @@ class StreamedText(JobResponse):
             await send({"type": "http.response.body", "body": chunk, "more_body": not ended})
             if ended:
                 return
-            events = await self._mailbox.receive(QUIET_S)
+            events = await self._mailbox.receive(self._quiet_s)
 
     def _format(self, events: list[tuple[int, Event]]) -> tuple[bytes, bool]:
         """All events at hand as one piece, and whether they were the last."""

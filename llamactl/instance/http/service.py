@@ -17,7 +17,15 @@ from llamactl.instance.engine.background import Aside
 from llamactl.instance.engine.embed import Embedder
 from llamactl.instance.engine.engine import Engine
 from llamactl.instance.engine.generate import Generator
-from llamactl.instance.engine.jobs import EmbeddingRequest, GenerationRequest, Job, Mailbox
+from llamactl.instance.engine.jobs import (
+    EmbeddingRequest,
+    FinishEvent,
+    FinishReason,
+    GenerationRequest,
+    Job,
+    Mailbox,
+    Timings,
+)
 from llamactl.instance.engine.sampling import GrammarError, check_grammar, prepare_samplers
 from llamactl.instance.http.bodies import (
     ChatBody,
@@ -27,6 +35,7 @@ from llamactl.instance.http.bodies import (
     GenerationBody,
     InfillBody,
     RerankBody,
+    TemplateBody,
     format_messages,
     refuse,
 )
@@ -34,14 +43,17 @@ from llamactl.instance.http.formats import Frame, format_sampling
 from llamactl.instance.http.grammar_check import GrammarDesk
 from llamactl.instance.http.numbers import NumberWatch
 from llamactl.instance.http.parameters import (
+    check_adapters,
     choose_max_tokens,
     choose_n,
     choose_n_top,
     choose_sampling,
     choose_schema,
+    choose_slot,
     choose_stops,
+    parse_template_variables,
 )
-from llamactl.instance.http.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader
+from llamactl.instance.http.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader, read_text
 from llamactl.instance.llama.model import Vocabulary
 from llamactl.protocol import Facts
 from llamactl.settings import TEMPLATE_RESERVED, ModelSettings, Sampling, Switch
@@ -83,17 +95,16 @@ class Service:
 
     async def submit_chat(self, body: ChatBody) -> tuple[list[Job], Frame]:
         self._require_text()
-        text = self.render(body.messages, body.tools, body.add_generation_prompt, body.chat_template_kwargs)
-        return await self._submit(body, [await self.prompts.tokenize_prompt(text)])
+        return await self._submit(body, [await self.prompts.tokenize_prompt(self.render_body(body))])
 
     async def submit_completion(self, body: CompletionBody) -> tuple[list[Job], Frame]:
         self._require_text()
         self.numbers.look(body.model, body.prompt)
         if body.suffix:
-            if not isinstance(body.prompt, str):
+            if isinstance(body.prompt, list):
                 raise refuse("cannot use `suffix`: `prompt` must be one text")
             self._require_infill()
-            prompts = [await self._fill_gap(body, body.prompt, body.suffix)]
+            prompts = [await self._fill_gap(body, read_text(body.prompt), body.suffix)]
         else:
             prompts = await self.prompts.read_prompts(body.prompt)
         if not body.echo:
@@ -121,7 +132,8 @@ class Service:
         if body.dimensions is not None and not 1 <= body.dimensions <= self.facts.n_embd:
             raise refuse(f"cannot use `dimensions`: {body.dimensions}, the model makes {self.facts.n_embd}")
         name = "input" if isinstance(body.input, list) else ""
-        return self._submit_inputs(await self.prompts.read_inputs(body.input), name, normalized=True)
+        inputs = await self.prompts.read_inputs(body.input)
+        return self._submit_inputs(inputs, name, normalized=body.embd_normalize in (None, 2))
 
     async def submit_ranking(self, body: RerankBody, documents: Sequence[str]) -> tuple[Job, int]:
         """The job, and how many tokens its inputs have together."""
@@ -136,6 +148,13 @@ class Service:
             raise refuse(f"cannot use `documents`: {len(documents)}, at most {MAX_PROMPTS} are taken")
         pairs = [await self.prompts.pair(body.query, text, self.rerank_template) for text in documents]
         return self._submit_inputs(pairs, "documents", normalized=False)
+
+    def render_body(self, body: ChatBody | TemplateBody) -> str:
+        """The prompt of a conversation."""
+        if body.continue_final_message and body.add_generation_prompt:
+            raise refuse("cannot use `continue_final_message` together with `add_generation_prompt`")
+        variables = parse_template_variables(body.chat_template_kwargs)
+        return self.render(body.messages, body.tools, body.add_generation_prompt, variables)
 
     def render(
         self,
@@ -171,9 +190,8 @@ class Service:
             raise refuse("cannot use `prompt`: there is none")
         if len(prompts) * n > MAX_PROMPTS:
             raise refuse(f"cannot use `n`: {len(prompts)} prompts times {n} are more than {MAX_PROMPTS} choices")
+        check_adapters(body)
         for prompt in prompts:
-            if not prompt:
-                raise refuse("cannot continue an empty prompt")
             if len(prompt) >= self.n_ctx:
                 raise _refuse_length(len(prompt), self.n_ctx)
         grammar = await self._choose_grammar(body)
@@ -192,10 +210,11 @@ class Service:
                 stops=choose_stops(body),
                 min_indent=max(0, body.n_indent or 0),
                 max_predict_s=max(0.0, body.t_max_predict_ms or 0.0) / 1e3 or None,
+                slot=choose_slot(body, self.settings.parallel),
                 cache_prompt=body.cache_prompt is not False and not wants_prompt_probs,
                 wants_timings=bool(body.timings_per_token),
                 wants_progress=bool(body.stream and body.return_progress),
-                wants_prompt_probs=wants_prompt_probs,
+                wants_prompt_probs=wants_prompt_probs and bool(prompts[index // n]),
             )
             jobs.append(Job(request, index, mailbox))
         frame = Frame(
@@ -207,12 +226,16 @@ class Service:
             include_usage=body.include_usage,
             return_tokens=bool(body.return_tokens),
             fields=body.response_fields or None,
+            verbose=bool(body.verbose),
             echoes=[echo for echo in echoes for _ in range(n)],
             n_prompt=[len(prompt) for prompt in prompts for _ in range(n)],
             describe=lambda index: self._describe(jobs[index]),
         )
-        for job in jobs:
-            self.engine.submit(job)
+        for index, job in enumerate(jobs):
+            if prompts[index // n]:
+                self.engine.submit(job)
+            else:  # there is nothing to continue; llama-server answers likewise
+                job.push(FinishEvent(FinishReason.LENGTH, 0, 0, 0, Timings(0, 0, 0.0, 0, 0.0)))
         return jobs, frame
 
     def _describe(self, job: Job) -> dict[str, Any]:
