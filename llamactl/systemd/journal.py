@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from llamactl.escape import escape_lines
+from llamactl.escape import escape_lines, escape_text
 
 SOCKET_PATH = "/run/systemd/journal/socket"
 SEND_TIMEOUT_S = 1.0
@@ -126,7 +126,7 @@ def split_unit(key: str) -> tuple[str, str]:
 
 
 def format_value(value: Any, unit: str = "") -> str:
-    """One value for people. `unit` is `bytes`, `s` or none."""
+    """One value for people, printable. `unit` is `bytes`, `s` or none."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
@@ -140,7 +140,7 @@ def format_value(value: Any, unit: str = "") -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
-    return json.dumps(text, ensure_ascii=False) if re.search(r'[\s"=]', text) or not text else text
+    return escape_text(json.dumps(text, ensure_ascii=False) if re.search(r'[\s"=]', text) or not text else text)
 
 
 def format_bytes(size: int) -> str:

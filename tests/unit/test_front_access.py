@@ -82,7 +82,7 @@ def test_waits_add_up() -> None:
     assert record.waited_s == 3.5
 
 
-TEXTS = st.text("aB9/-=\"'\\ é", max_size=12)
+TEXTS = st.text("aB9/-=\"'\\ é\x7f\x9b\xad", max_size=12)
 SECONDS = st.sampled_from((0.0, 0.000004, 0.25, 12.3456789, 99.999, 100.0, 12345.6))
 COUNTS = st.sampled_from((0, 1, 1023, 1024, 5 << 20))
 
@@ -124,6 +124,7 @@ def test_line_is_what_any_other_line_of_ours_would_be(
         }
     )
     assert format_message(record) == expected.pop("MESSAGE")
+    assert format_message(record).isprintable()
     del expected["PRIORITY"]
     fields = read_fields(format_fields(record))
     assert list(fields) == list(expected)
