@@ -47,6 +47,7 @@ from llamactl.instance.http.introspection import (
     format_props,
     format_slots,
     keep_last_words,
+    read_figures,
 )
 from llamactl.instance.http.parameters import choose_quiet_s
 from llamactl.instance.http.responses import StreamedText, WholeEmbedding, WholeText, send_error, wait_for_disconnect
@@ -272,7 +273,7 @@ class Api:
 
     async def _show_metrics(self, _request: Request) -> Response:
         words = self._last_words
-        text = words.metrics if words is not None else format_metrics(self._require_service())
+        text = format_metrics(words.figures if words is not None else read_figures(self._require_service()))
         # llama-server's: whoever sees counters begin anew learns why.
         headers = {"Process-Start-Time-Unix": str(self._started_s)}
         return Response(text, media_type=METRICS_TYPE, headers=headers)

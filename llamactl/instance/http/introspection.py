@@ -5,17 +5,20 @@ library of Prometheus is imported when /metrics is asked for, not before: starti
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.jobs import GenerationRequest, Job
 from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.engine.sequence import Sequence
+from llamactl.instance.engine.stats import Load, Stats
 from llamactl.instance.http.formats import format_sampling
 from llamactl.instance.http.service import Service
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Figures = tuple[Stats, Load]
+"""What /metrics is made of: sums, and the moment."""
 
 
 def format_props(service: Service) -> dict[str, Any]:
@@ -162,24 +165,29 @@ class LastWords:
 
     props: dict[str, Any]
     listing: dict[str, Any]
-    metrics: bytes
+    figures: Figures
 
 
 def keep_last_words(service: Service) -> LastWords:
     return LastWords(
         props={**format_props(service), "is_sleeping": True},
         listing=format_listing(service),
-        metrics=format_metrics(service),
+        figures=read_figures(service),
     )
 
 
-def format_metrics(service: Service) -> bytes:
+def read_figures(service: Service) -> Figures:
+    load = service.worker.read_load()
+    return replace(service.worker.stats), Load(load.n_running, load.n_waiting + service.engine.count_inbox())
+
+
+def format_metrics(figures: Figures) -> bytes:
     """Prometheus' text."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 
-    stats, load = service.worker.stats, service.worker.read_load()
+    stats, load = figures
     counters = (
         ("prompt_tokens", "Prompt tokens processed, without those reused from the cache.", stats.n_prompt),
         ("prompt_tokens_cached", "Prompt tokens reused from the cache.", stats.n_prompt_cached),
@@ -192,7 +200,7 @@ def format_metrics(service: Service) -> bytes:
         ("prompt_tokens_seconds", "Prompt tokens per second of a request, on average.", stats.prompt_rate),
         ("predicted_tokens_seconds", "Tokens generated per second of a request, on average.", stats.predicted_rate),
         ("requests_processing", "Requests that are decoded.", load.n_running),
-        ("requests_deferred", "Requests that wait for a sequence.", load.n_waiting + service.engine.count_inbox()),
+        ("requests_deferred", "Requests that wait for a sequence.", load.n_waiting),
         ("n_busy_slots_per_decode", "Sequences per call of llama_decode, on average.", stats.busy_per_decode),
         ("n_tokens_max", "The longest sequence so far, in tokens.", stats.n_tokens_max),
     )
