@@ -16,7 +16,7 @@ def test_command_of_a_message_means_the_model_that_it_names(verb: str, name: str
     words = shlex.split(format_command(verb, name))
     assert words[0] == "llamactl"
     _, args = parse_command(words[1:])
-    assert args.name == name
+    assert (args.names if verb == "load" else [args.name]) == [name]
     assert not getattr(args, "options", None)
 
 
