@@ -128,6 +128,9 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     messages: list[ChatMessage]
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    modalities: list[str] | None = None
+    audio: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | str | None = None
     chat_template_kwargs: dict[str, Any] | str | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.http.bodies import ChatBody, CompletionBody, GenerationBody, SamplingBody, refuse
 from llamactl.settings import Sampling
@@ -209,6 +210,19 @@ def check_adapters(body: GenerationBody) -> None:
     for entry in body.lora or ():
         if not isinstance(entry, dict) or entry.get("scale", 1) != 0:
             raise refuse("cannot use `lora`: no adapters are loaded with this model")
+
+
+def check_abilities(body: ChatBody) -> None:
+    """Raises for what no model here can do, where an answer without it would look like one with it."""
+    if body.tool_choice not in (None, "none", "auto"):
+        raise LlamactlError(
+            ErrorCode.NOT_SUPPORTED, "cannot use `tool_choice`: models are told of tools, not made to call one"
+        )
+    if any(kind != "text" for kind in body.modalities or ()):
+        raise refuse("cannot use `modalities`: models answer with text alone")
+    for name in ("audio", "web_search_options"):
+        if getattr(body, name) is not None:
+            raise refuse(f"cannot use `{name}`: models answer with text alone, and from what they know")
 
 
 def parse_template_variables(given: dict[str, Any] | str | None) -> dict[str, Any]:

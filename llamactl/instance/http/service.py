@@ -43,6 +43,7 @@ from llamactl.instance.http.formats import Frame, format_sampling
 from llamactl.instance.http.grammar_check import GrammarDesk
 from llamactl.instance.http.numbers import NumberWatch
 from llamactl.instance.http.parameters import (
+    check_abilities,
     check_adapters,
     choose_max_tokens,
     choose_n,
@@ -95,6 +96,7 @@ class Service:
 
     async def submit_chat(self, body: ChatBody) -> tuple[list[Job], Frame]:
         self._require_text()
+        check_abilities(body)
         return await self._submit(body, [await self.prompts.tokenize_prompt(self.render_body(body))])
 
     async def submit_completion(self, body: CompletionBody) -> tuple[list[Job], Frame]:
