@@ -25,7 +25,7 @@ from llamactl.instance.engine.jobs import (
     TextEvent,
     TokenInfo,
 )
-from llamactl.instance.engine.sampling import SamplingParams
+from llamactl.instance.engine.sampling import SamplingParams, needs_preparation, prepare_samplers
 from llamactl.instance.llama.batch import Batch
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.loading import Loaded, load
@@ -501,3 +501,15 @@ def test_running_prompt_lends_its_beginning_to_another_request(bench: Bench, loa
     assert finish is not None
     assert finish.n_cached >= 30
     assert bench.results[other].text == decode_alone(loaded, shared + "two", 10)
+
+
+def test_samplers_are_prepared_aside_only_while_something_is_not_known_yet(tiny: Path) -> None:
+    """A thread for nothing would hold up each request that ignores the end of the text."""
+    model = load_tiny(tiny, parallel=1, n_ctx=N_CTX)
+    vocabulary = model.model.vocabulary
+    assert not needs_preparation(SamplingParams(), vocabulary)
+    assert needs_preparation(GREEDY, vocabulary)
+    prepare_samplers(GREEDY, vocabulary, N_CTX)
+    assert not needs_preparation(GREEDY, vocabulary)
+    assert needs_preparation(SamplingParams(dry_multiplier=1.0), vocabulary)
+    assert not needs_preparation(SamplingParams(dry_multiplier=1.0, mirostat=2), vocabulary)

@@ -222,6 +222,13 @@ def _find_reason(vocabulary: Vocabulary, text: str) -> str:
     return f"llama.cpp says: {(reason[1] or reason[0])[:_MAX_REASON_CHARS]}" if reason else _UNREADABLE
 
 
+def needs_preparation(params: SamplingParams, vocabulary: Vocabulary) -> bool:
+    """Whether `prepare_samplers` may have something to make. A thread for nothing costs a request more than all else
+    that is done before its prompt is decoded: while others generate, each change of threads waits for Python's lock.
+    """
+    return (params.penalizes_passages and not params.mirostat) or (params.ignore_eos and not vocabulary.knows_ends)
+
+
 def prepare_samplers(params: SamplingParams, vocabulary: Vocabulary, n_ctx: int) -> None:
     """Makes on this thread what takes long, so that the engine's finds it made."""
     if params.penalizes_passages and not params.mirostat:

@@ -26,7 +26,7 @@ from llamactl.instance.engine.jobs import (
     Mailbox,
     Timings,
 )
-from llamactl.instance.engine.sampling import GrammarError, check_grammar, prepare_samplers
+from llamactl.instance.engine.sampling import GrammarError, check_grammar, needs_preparation, prepare_samplers
 from llamactl.instance.http.bodies import (
     ChatBody,
     ChatMessage,
@@ -198,7 +198,7 @@ class Service:
                 raise _refuse_length(len(prompt), self.n_ctx)
         grammar = await self._choose_grammar(body)
         sampling = choose_sampling(body, self.sampling, grammar, self._tokenize_plain, self.settings.seed)
-        if sampling.penalizes_passages or sampling.ignore_eos:
+        if needs_preparation(sampling, self.vocabulary):
             await self.aside.run(lambda: prepare_samplers(sampling, self.vocabulary, self.n_ctx))
         mailbox = Mailbox()
         n_top = choose_n_top(body)

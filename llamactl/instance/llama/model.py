@@ -80,6 +80,11 @@ class Vocabulary:
             cached = self._ends[token] = bool(llama.llama_vocab_is_eog(self.pointer, token))
         return cached
 
+    @property
+    def knows_ends(self) -> bool:
+        """Whether `ends` have been looked up; the first time goes through the whole vocabulary."""
+        return "ends" in self.__dict__
+
     @cached_property
     def ends(self) -> tuple[int, ...]:
         """All tokens that end a generation."""
