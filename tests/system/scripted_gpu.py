@@ -3,7 +3,8 @@
 Drop-ins replace the programs of models, measure children and listings by this file. It speaks the report protocol from
 inside the real units, about one device, GPU0, of which each instance takes SIZE. Other programs' share stands in a file
 that the test writes. What instances hold is counted by their cgroups, so that `free` is right at any moment, as on a
-real device. A model called `hangs` measures for ever, `fails` says that it cannot, `dies` is killed by a signal.
+real device. A model called `hangs` measures for ever, `fails` says that it cannot, `dies` is killed by a signal,
+and `grows` takes GROWTH more than was measured.
 It is copied out of the checkout before (`Llamactl.use_script`), so it imports nothing of the tests.
 """
 
@@ -37,7 +38,7 @@ from llamactl.protocol import (
 )
 
 MIB = 1 << 20
-TOTAL, SIZE = 1000 * MIB, 300 * MIB
+TOTAL, SIZE, GROWTH = 1000 * MIB, 300 * MIB, 100 * MIB
 EXTERNAL = Path("/srv/gpu.json")
 MODELS = "llamactl.slice/llamactl-models.slice/llamactl-model@*.service"
 
@@ -53,7 +54,9 @@ def make_report(role: ChildRole) -> Report:
         return Report(seq=1, state=ChildState.MEASURED, listing=DeviceList(rows=(make_row(0),)))
     size = Breakdown(n_ctx=512, devices=(make_row(SIZE), Row(kind=RowKind.HOST, name="Host")))
     if role is ChildRole.SERVE:
-        return Report(seq=1, state=ChildState.READY, effective=size)
+        grows = os.environ["LLAMACTL_MODEL"] == "grows"
+        taken = (make_row(SIZE + GROWTH * grows), *size.devices[1:])
+        return Report(seq=1, state=ChildState.READY, effective=Breakdown(n_ctx=512, devices=taken))
     match os.environ["LLAMACTL_MODEL"]:
         case "hangs":
             signal.pause()

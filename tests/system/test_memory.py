@@ -12,7 +12,7 @@ import pytest
 
 from tests.system import journal
 from tests.system.harness import PATHS, STARTED, Llamactl, run, show
-from tests.system.scripted_gpu import EXTERNAL, MIB, SIZE
+from tests.system.scripted_gpu import EXTERNAL, GROWTH, MIB, SIZE
 
 CACHE = PATHS.cache_dir / "measurements.json"
 STOPPED = "9d1aaa27d60140bd96365438aad20286"
@@ -169,6 +169,25 @@ def test_cached_figures_say_nothing_of_what_is_free_now(gpu: Llamactl) -> None:
     assert measured == ["_devices"]
     (account,) = (account for account in gpu.cli_json("status")["devices"] if account["name"] == "GPU0")
     assert account["external"] == 800 * MIB, "the listing calibrates, the cache does not"
+
+
+def test_model_that_takes_more_than_measured_is_decided_by_that_from_then_on(
+    gpu: Llamactl, tiny: dict[str, Path]
+) -> None:
+    gpu.write_models(grows={**SPEC, "path": str(tiny["a"])})
+    gpu.start()
+    gpu.cli("load", "grows")
+    gpu.cli("unload", "grows")
+    (exceeded,) = gpu.read_events("measurement_exceeded", LLAMACTL_MODEL="grows", PRIORITY="4")
+    assert exceeded["LLAMACTL_MEASURED_GPU0_BYTES"] == str(SIZE)
+    assert exceeded["LLAMACTL_EFFECTIVE_GPU0_BYTES"] == str(SIZE + GROWTH)
+    (device,) = (device for device in gpu.cli_json("plan", "grows")["devices"] if device["name"] == "GPU0")
+    assert device["needs"] == SIZE + GROWTH
+    tiny["a"].touch()
+    gpu.cli("reload")
+    gpu.cli("measure", "grows")
+    (device,) = (device for device in gpu.cli_json("plan", "grows")["devices"] if device["name"] == "GPU0")
+    assert device["needs"] == SIZE, "what the old file took says nothing of the new one"
 
 
 # --- measurements that fail ---
