@@ -73,6 +73,7 @@ def list_cases() -> list[Case]:
         Case("8 heads of 64", {"ctx": 2048, "parallel": 2, "cache_type_k": "q4_0", "cache_type_v": "q4_0"}),
         Case("8 heads of 64", {"ctx": 2048, "parallel": 2, "batch": 64, "ubatch": 64}, WHERE[1]),
         Case("embeddings (BERT)", {"ctx": 512, "parallel": 4}),
+        Case("embeddings (BERT)", {"ctx": 8192, "parallel": 4}),
     ]
     return [Case(case.model, {**case.settings, "threads": 1, "mmap": False}, case.where) for case in cases]
 
@@ -100,7 +101,7 @@ def make_models(directory: Path) -> dict[str, Path]:
         "2 heads of 32": write_model(directory / "2.gguf", n_head=2, n_embd=64, **shape),
         "4 heads of 32": write_model(directory / "4.gguf", n_head=4, n_embd=128, **shape),
         "8 heads of 64": write_model(directory / "8.gguf", n_head=8, n_embd=512, **shape),
-        "embeddings (BERT)": write_embedding_model(directory / "bert.gguf"),
+        "embeddings (BERT)": write_embedding_model(directory / "bert.gguf", n_ctx_train=8192),
     }
 
 
