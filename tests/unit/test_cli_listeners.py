@@ -120,6 +120,10 @@ def test_port_is_taken_by_who_listens_there_or_everywhere(tmp_path: Path, local:
     assert holder == (Holder("nginx", "77") if taken else None)
 
 
+def test_address_for_everywhere_is_taken_by_anybody_at_its_port(tmp_path: Path) -> None:
+    assert find_holder("0.0.0.0:8080", make_proc(tmp_path)) == Holder("nginx", "77")
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::", "0.0.0.0"])
 def test_kernel_shows_who_listens(host: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
