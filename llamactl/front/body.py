@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import BinaryIO, Protocol
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.front.buffers import READ_BUFFER, READ_VIEW
 from llamactl.front.headers import LAST_CHUNK, format_chunk
 from llamactl.front.scan import Scanner
 
@@ -27,8 +26,8 @@ class Sink(Protocol):
 
     congested: bool
 
-    def write(self, data: bytes | memoryview) -> None:
-        """Send, or copy: `data` may change afterwards."""
+    def write(self, data: bytes) -> None:
+        """Send, or keep until it can be sent."""
 
     def ask_later(self) -> None:
         """Let it be asked for more, as if it had been congested, when the loop comes round."""
@@ -87,15 +86,6 @@ class BodyStream:
         """Raises LlamactlError when it cannot be kept."""
         if not self.scanner.done:
             self.scanner.feed(piece)
-        self._take(piece)
-
-    def add_buffered(self, nbytes: int) -> None:
-        """As add, for what stands at the beginning of the read buffer: it may go on without having been copied."""
-        if not self.scanner.done:
-            self.scanner.feed(READ_BUFFER, nbytes)
-        self._take(READ_VIEW[:nbytes])
-
-    def _take(self, piece: bytes | memoryview) -> None:
         self.received_bytes += len(piece)
         sink = self._sink
         if sink is None or self._file is not None:
@@ -117,11 +107,11 @@ class BodyStream:
         if self._sink is not None:
             self._pump()
 
-    def _keep(self, piece: bytes | memoryview) -> None:
+    def _keep(self, piece: bytes) -> None:
         try:
             if self._file is None:
                 self._held += len(piece)
-                self._pieces.append(bytes(piece))
+                self._pieces.append(piece)
                 if self._held <= HELD_BYTES:
                     return
                 self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
@@ -202,5 +192,5 @@ class BodyStream:
             if self._chunked:
                 sink.write(LAST_CHUNK)
 
-    def _write(self, sink: Sink, piece: bytes | memoryview) -> None:
-        sink.write(format_chunk(bytes(piece)) if self._chunked else piece)
+    def _write(self, sink: Sink, piece: bytes) -> None:
+        sink.write(format_chunk(piece) if self._chunked else piece)

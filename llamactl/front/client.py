@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 from llamactl.errors import ErrorCode, LlamactlError, format_http_error
 from llamactl.front.access import RequestRecord
 from llamactl.front.body import HELD_BYTES, BodyStream
-from llamactl.front.buffers import READ_VIEW, Outlet
 from llamactl.front.framing import End, RequestReader
 from llamactl.front.headers import CONTINUE, format_answer, format_error_fields, format_wire_error
+from llamactl.front.outlet import Outlet
 from llamactl.front.routes import dispatch
 from llamactl.front.scan import make_scanner
 from llamactl.front.sending import SendWatch
@@ -63,7 +63,7 @@ class Running(Protocol):
     def resume(self) -> None: ...
 
 
-class ClientConnection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.Protocol):
     """One connection of a client."""
 
     __slots__ = (
@@ -131,12 +131,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._since_s = self._front.loop.time()
         self._arm()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return READ_VIEW
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         if not self._answering and self._head is None and not self.congested and self._linger is None:
-            data = bytes(READ_VIEW[:nbytes])
             whole = self._reader.take_whole(data)
             if whole is not None:
                 self._take_whole(*whole)
@@ -145,15 +141,15 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         if self._linger is not None:
             return
-        if self._stream is not None and self._reader.pass_over(nbytes):
-            self._take_buffered(nbytes)
+        if self._stream is not None and self._reader.pass_over(len(data)):
+            self._take_passed(data)
             return
         if self._tunnel is not None:
-            self._tunnel.write(READ_VIEW[:nbytes])
+            self._tunnel.write(data)
             if self._tunnel.congested:
                 self._pause(_BODY)
             return
-        self._take_data(bytes(READ_VIEW[:nbytes]))
+        self._take_data(data)
 
     def _take_data(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -267,10 +263,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             if self._body_bytes > HELD_BYTES:
                 self._open_stream()
 
-    def _take_buffered(self, nbytes: int) -> None:
-        """The read buffer holds a piece of a large body and nothing else."""
-        self._body_bytes += nbytes
-        self._add_to_stream(None, nbytes)
+    def _take_passed(self, piece: bytes) -> None:
+        """What was read is a piece of a large body and nothing else."""
+        self._body_bytes += len(piece)
+        self._add_to_stream(piece)
         self._advance()  # that may have been the last piece
         if not self._answering or self._stream is not None:
             self._note_wait()
@@ -283,16 +279,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         pieces, self._body = self._body, []
         self._add_to_stream(b"".join(pieces))
 
-    def _add_to_stream(self, piece: bytes | None, nbytes: int = 0) -> None:
-        """`piece` None: the first `nbytes` of the read buffer."""
+    def _add_to_stream(self, piece: bytes) -> None:
         stream, head = self._stream, self._head
         assert stream is not None
         assert head is not None
         try:
-            if piece is None:
-                stream.add_buffered(nbytes)
-            else:
-                stream.add(piece)
+            stream.add(piece)
             self.record.received_bytes = stream.received_bytes
             if not self._answering and (stream.scanner.done or stream.scanner.find_model()):
                 self._answering = True

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from llamactl.front.body import BodyStream
-from llamactl.front.buffers import Outlet
 from llamactl.front.framing import End, ResponseReader
+from llamactl.front.outlet import Outlet
 from llamactl.front.wire import ResponseHead, WireError
 
 MAX_IDLE_PER_INSTANCE = 64
@@ -87,7 +87,7 @@ class Upstream(asyncio.Protocol):
         if stream is not None:
             stream.attach(self, chunked)
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes) -> None:
         if self._outlet is not None:
             self._outlet.send(data)
 

@@ -1,18 +1,11 @@
-"""Where is received data put, and how do bytes leave?
+"""How do bytes leave?
 
-All clients' connections read into one buffer, and the loop calls the protocol at once, which copies out what is to be
-kept: so an idle connection costs no buffer, and no read brings more than READ_BYTES, which is what bounds how much one
-client can make us hold. What instances send comes in the loop's own copies, one call less for each. Bytes to be sent
-go to the kernel at once, not when the loop comes round: the peer is at work already while we do our accounts, and what
-the kernel takes whole has never been copied.
+To the kernel at once, not when the event loop comes round: the peer is at work already while we do our accounts, and
+what the kernel takes whole has never been copied.
 """
 
 import asyncio
 import os
-
-READ_BYTES = 128 * 1024
-READ_BUFFER = bytearray(READ_BYTES)
-READ_VIEW = memoryview(READ_BUFFER)
 
 
 class Outlet:
@@ -24,7 +17,7 @@ class Outlet:
         self._transport = transport
         self._descriptor: int = transport.get_extra_info("socket").fileno()
 
-    def send(self, data: bytes | memoryview) -> None:
+    def send(self, data: bytes) -> None:
         """Send now what the kernel takes; the transport keeps the rest, and tells of a peer that is gone."""
         transport = self._transport
         if transport.is_closing():  # its descriptor may be another connection's by now
@@ -37,4 +30,4 @@ class Outlet:
             if sent == len(data):
                 return
             data = data[sent:]
-        transport.write(bytes(data))
+        transport.write(data)
