@@ -361,6 +361,40 @@ def test_embeddings_come_in_llama_servers_own_form_too(embedder: Child) -> None:
     assert "content" in refuse(embedder, "/embedding", {})["message"]
 
 
+def test_without_pooling_each_token_has_a_vector(tiny_embed: Path, embedder: Child, tmp_path: Path) -> None:
+    """Their mean is the vector that pooling makes."""
+    model = ModelSettings(name="tokens", path=str(tiny_embed), pooling="none", parallel=4, threads=1)
+    texts = ["hello", "a b c d", "x y z 1 2 3"]
+    with run_child(tmp_path, "serve", model) as child:
+        child.supervisor.wait_for("ready")
+        status, answer = child.request("POST", "/embedding", {"content": texts})
+        assert status == 200, answer
+        assert "/embedding" in refuse(child, "/v1/embeddings", {"input": texts})["message"]
+    for text, entry in zip(texts, answer, strict=True):
+        _, tokens = embedder.request("POST", "/tokenize", {"content": text, "add_special": True})
+        assert len(entry["embedding"]) == len(tokens["tokens"]) > 1
+        _, pooled = embedder.request("POST", "/embedding", {"content": text, "embd_normalize": -1})
+        mean = [sum(values) / len(values) for values in zip(*entry["embedding"], strict=True)]
+        assert mean == pytest.approx(pooled[0]["embedding"][0], abs=1e-4)
+
+
+def test_tokens_have_the_same_vectors_however_many_are_computed_at_once(tiny: Path, tmp_path: Path) -> None:
+    found = []
+    for batch in (32, 256):
+        model = ModelSettings(
+            name="tokens", path=str(tiny), pooling="none", ctx=256, threads=1, batch=batch, ubatch=batch
+        )
+        (tmp_path / str(batch)).mkdir()
+        with run_child(tmp_path / str(batch), "serve", model) as child:
+            child.supervisor.wait_for("ready")
+            _, answer = child.request("POST", "/embedding", {"content": ["a b c d e " * 10, "hello"]})
+            found.append([vector for entry in answer for vector in entry["embedding"]])
+    assert len(found[0]) == len(found[1]) > 3 * 32
+    for one, other in zip(*found, strict=True):
+        assert one == pytest.approx(other, abs=0.02)  # keys and values are kept in 16 bits
+    assert found[0][0] != pytest.approx(found[0][1], abs=0.2)
+
+
 def test_embedding_input_that_is_too_long_or_empty_is_refused(embedder: Child) -> None:
     error = refuse(embedder, "/v1/embeddings", {"input": "a " * 600})
     assert error["type"] == "exceed_context_size_error"

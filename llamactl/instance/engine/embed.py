@@ -6,7 +6,7 @@ longer input is decoded in pieces, alone, and pooled from what llama.cpp makes o
 reason no sequence is computed in two parts without that: a step is never larger than llama.cpp's own.
 
 Nothing is kept between inputs: the memory is cleared before each. Vectors have length 1, as OpenAI's do; what a
-reranker makes is its score, and left as it is.
+reranker makes is its score, and left as it is. Without pooling each token has a vector, and that is left as it is, too.
 """
 
 import math
@@ -96,8 +96,7 @@ class Embedder:
             if result != 0:
                 return self._fail(result)
             self._n_failed = 0
-            for seq_id, part in enumerate(parts):
-                self._take_vector(seq_id, part)
+            self._take_vectors(parts)
             self.stats.n_decodes += 1
             self.stats.n_busy += len(parts)
             self.stats.n_prompt += self._batch.n_tokens
@@ -136,6 +135,24 @@ class Embedder:
         if is_last:
             task.inputs.popleft()
         return _Part(task, len(piece), is_last)
+
+    def _take_vectors(self, parts: list[_Part]) -> None:
+        n_before = 0
+        for seq_id, part in enumerate(parts):
+            if self.pooling == "none":
+                self._take_token_vectors(n_before, part)
+            else:
+                self._take_vector(seq_id, part)
+            n_before += part.n_tokens
+
+    def _take_token_vectors(self, n_before: int, part: _Part) -> None:
+        """Those of its tokens, as the model makes them. `n_before`: tokens of the step that stand before them."""
+        for index in range(n_before, n_before + part.n_tokens):
+            pointer = llama.llama_get_embeddings_ith(self.context, index)
+            if not pointer:
+                raise RuntimeError("llama.cpp has made no embedding")
+            part.task.vectors.append(pointer[: self.n_values])
+        part.task.n_decoded = 0 if part.is_last else part.task.n_decoded + part.n_tokens
 
     def _take_vector(self, seq_id: int, part: _Part) -> None:
         pointer = llama.llama_get_embeddings_seq(self.context, seq_id)

@@ -127,7 +127,7 @@ class FinishEvent:
 
 @dataclass(frozen=True)
 class EmbeddingEvent:
-    """All vectors of a request, in order."""
+    """All vectors of a request, in order: one for each input, or without pooling one for each token of these."""
 
     vectors: list[list[float]]
 

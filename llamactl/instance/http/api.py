@@ -7,6 +7,7 @@ count decides whether an order to stop finds the instance busy, and from an acce
 
 import asyncio
 import base64
+import itertools
 import struct
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -23,7 +24,7 @@ from llamactl import endpoints
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.activity import Activity
 from llamactl.instance.engine.embed import normalize_as
-from llamactl.instance.engine.jobs import Job
+from llamactl.instance.engine.jobs import EmbeddingRequest, Job
 from llamactl.instance.http.bodies import (
     ChatBody,
     CompletionBody,
@@ -205,9 +206,16 @@ class Api:
         if texts is None:
             raise refuse("cannot make embeddings: `content` is missing")
         norm = 2 if body.embd_normalize is None else body.embd_normalize
-        job, _ = await service.submit_embedding(EmbeddingBody(input=texts, embd_normalize=norm))
+        job, _ = await service.submit_embedding(EmbeddingBody(input=texts, embd_normalize=norm), by_token=True)
 
         def format_body(vectors: list[list[float]]) -> list[dict[str, Any]]:
+            if service.embeds_tokens:
+                assert isinstance(job.request, EmbeddingRequest)
+                rest = iter(vectors)
+                return [
+                    {"index": index, "embedding": list(itertools.islice(rest, len(tokens)))}
+                    for index, tokens in enumerate(job.request.inputs)
+                ]
             if norm != 2:  # else it has been done
                 vectors = [normalize_as(vector, norm) for vector in vectors]
             return [{"index": index, "embedding": [vector]} for index, vector in enumerate(vectors)]

@@ -119,23 +119,30 @@ class Service:
         self._require_infill()
         return await self._submit(body, [await self._fill_gap(body, body.input_prefix, body.input_suffix)])
 
-    async def submit_embedding(self, body: EmbeddingBody) -> tuple[Job, int]:
-        """The job, and how many tokens its inputs have together."""
+    @property
+    def embeds_tokens(self) -> bool:
+        """Whether each token of an input has a vector, and the input none."""
+        return self.pooling == "none"
+
+    async def submit_embedding(self, body: EmbeddingBody, *, by_token: bool = False) -> tuple[Job, int]:
+        """The job, and how many tokens its inputs have together. `by_token`: their vectors are an answer, too."""
         if not self.embeds:
             raise refuse(
                 f"cannot make embeddings: {self.settings.name!r} generates text; set `pooling` in its configuration "
                 "to use it for embeddings"
             )
         self.numbers.look(body.model, body.input)
-        if self.pooling in ("none", "rank"):
-            raise refuse(f"cannot make embeddings: pooling {self.pooling!r} gives no vector for a text")
+        if self.pooling == "rank" or (self.embeds_tokens and not by_token):
+            more = ", /embedding answers with one for each token" if self.embeds_tokens else ""
+            raise refuse(f"cannot make embeddings: pooling {self.pooling!r} gives no vector for a text{more}")
         if body.encoding_format not in (None, "float", "base64"):
             raise refuse(f"cannot use `encoding_format`: {body.encoding_format!r} is neither float nor base64")
         if body.dimensions is not None and not 1 <= body.dimensions <= self.facts.n_embd:
             raise refuse(f"cannot use `dimensions`: {body.dimensions}, the model makes {self.facts.n_embd}")
         name = "input" if isinstance(body.input, list) else ""
         inputs = await self.prompts.read_inputs(body.input)
-        return self._submit_inputs(inputs, name, normalized=body.embd_normalize in (None, 2))
+        normalized = body.embd_normalize in (None, 2) and not self.embeds_tokens
+        return self._submit_inputs(inputs, name, normalized=normalized)
 
     async def submit_ranking(self, body: RerankBody, documents: Sequence[str]) -> tuple[Job, int]:
         """The job, and how many tokens its inputs have together."""
