@@ -23,7 +23,8 @@ from tests.models import write_embedding_model, write_model
 PAGE = Path(__file__).parents[2] / "docs/http.md"
 CHAT, COMPLETION, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
 MESSAGES = [{"role": "user", "content": "hello"}]
-LONG = "hello world and the rest of it " * 3
+LONG = "hello world and the rest of it " * 12
+"""So long that a stream is quiet while it is read."""
 WRONG: Any = [[{}]]
 """Of no field's type."""
 JUNK: tuple[Any, ...] = (True, 3, "low", ["a"], {"a": 1})
@@ -103,7 +104,7 @@ EFFECTS: dict[tuple[str, str], tuple[Any, dict[str, Any]] | tuple[Any, dict[str,
     ("Every generation", "id_slot"): (2, {}),
     ("Every generation", "return_progress"): (True, STREAM),
     ("Every generation", "timings_per_token"): (True, STREAM),
-    ("Every generation", "sse_ping_interval"): (1e-6, {**STREAM, "prompt": LONG}),
+    ("Every generation", "sse_ping_interval"): (1e-6, {**STREAM, "prompt": LONG, "n_predict": 80}),
     ("Every generation", "return_tokens"): (True, {}),
     ("Every generation", "response_fields"): (["content"], {}),
     ("Every generation", "samplers"): (["top_k"], {}),
