@@ -1,10 +1,11 @@
-"""Which routes are there, and what is one told who asks for another?
+"""Which routes are there, what is one told who asks for another, and how does an error look on each?
 
 One table for both sides: an instance answers what stands here, and the front loads a model for nothing else. The words
 name the handlers; routes with the same word are one.
 """
 
 import re
+from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
 
@@ -68,6 +69,34 @@ _ELSEWHERE = {
 """What other servers call it, behind their prefix."""
 _PREFIX = re.compile(r"\A(?:/(?:api|openai|v\d+\w*)(?=/|$))*")
 """What servers put before the same names."""
+
+
+_OPENAI = "/v1/"
+_CLIENTS = (400, 404, 501)
+"""Statuses of errors that are about what the client has sent."""
+_NOT_OPENAI = frozenset({"/v1/rerank", "/v1/reranking", "/v1/health"})
+_FIELD = re.compile(r"at `\$\.([\w.\[\]]+)`|`([\w.\[\]]+)`|\"(\w+)\"")
+"""That a message names; where it is the decoder's own, types stand in the same quotes before it."""
+
+
+def format_http_error(error: LlamactlError, path: str | bytes = "", status: int = 0) -> dict[str, Any]:
+    """The body of an error, as the route's clients know it, plus our details.
+
+    llama-server's form is `{"error": {"code": <HTTP status>, "message", "type"}}`. On OpenAI's routes `code` is a word
+    or null, and `param` the field that the message names. `status`: other than the error's own.
+    """
+    path = path.decode("latin-1") if isinstance(path, bytes) else path
+    status = status or error.kind.http_status
+    body: dict[str, Any] = {"code": status, "message": str(error), "type": error.kind.type}
+    if path.startswith(_OPENAI) and path not in _NOT_OPENAI:
+        body |= {"code": error.kind.openai_code, "param": _find_field(error.message) if status in _CLIENTS else None}
+    body.update({key: value for key, value in error.details.items() if key not in body})
+    return {"error": body}
+
+
+def _find_field(message: str) -> str | None:
+    fields = sorted(_FIELD.finditer(message), key=lambda field: field[1] is None)
+    return next((field[1] or field[2] or field[3] for field in fields), None)
 
 
 def refuse_route(path: str) -> LlamactlError:

@@ -1,8 +1,8 @@
 """Which errors exist, and how does each one look to an HTTP client and to a shell?
 
-One table holds, for every code, the HTTP status, the exit status of the command line and the `type` word that
-llama-server puts into its error bodies. Code that raises names a code; nothing else in the project maps errors to
-numbers.
+One table holds, for every code, the HTTP status, the exit status of the command line, the `type` word that
+llama-server puts into its error bodies, and OpenAI's `code`. Code that raises names a code; nothing else in the project
+maps errors to numbers.
 """
 
 import re
@@ -49,13 +49,15 @@ class ErrorKind:
     http_status: int
     exit_status: int
     type: str
+    openai_code: str | None = None
+    """The `code` by which OpenAI's clients know it, where there is one."""
 
 
 ERROR_TABLE: dict[ErrorCode, ErrorKind] = {
     ErrorCode.INVALID_REQUEST: ErrorKind(400, 1, "invalid_request_error"),
     ErrorCode.TOO_LARGE: ErrorKind(413, 1, "invalid_request_error"),
     ErrorCode.ENCODED: ErrorKind(415, 1, "invalid_request_error"),
-    ErrorCode.UNKNOWN_MODEL: ErrorKind(404, 4, "not_found_error"),
+    ErrorCode.UNKNOWN_MODEL: ErrorKind(404, 4, "not_found_error", "model_not_found"),
     ErrorCode.NOT_FOUND: ErrorKind(404, 1, "not_found_error"),
     ErrorCode.METHOD_NOT_ALLOWED: ErrorKind(405, 1, "invalid_request_error"),
     ErrorCode.ALREADY_LOADED: ErrorKind(400, 0, "invalid_request_error"),
@@ -67,14 +69,14 @@ ERROR_TABLE: dict[ErrorCode, ErrorKind] = {
     ErrorCode.LOAD_FAILED: ErrorKind(500, 1, "server_error"),
     ErrorCode.MEASURE_FAILED: ErrorKind(500, 1, "server_error"),
     ErrorCode.CANCELLED: ErrorKind(503, 1, "unavailable_error"),
-    ErrorCode.QUEUE_FULL: ErrorKind(429, 1, "unavailable_error"),
+    ErrorCode.QUEUE_FULL: ErrorKind(429, 1, "unavailable_error", "rate_limit_exceeded"),
     ErrorCode.QUEUE_TIMEOUT: ErrorKind(504, 1, "unavailable_error"),
     ErrorCode.INSTANCE_DIED: ErrorKind(502, 1, "server_error"),
     ErrorCode.NO_SUPERVISOR: ErrorKind(503, 6, "unavailable_error"),
     ErrorCode.SHUTTING_DOWN: ErrorKind(503, 6, "unavailable_error"),
     ErrorCode.PROTOCOL: ErrorKind(400, 1, "invalid_request_error"),
     ErrorCode.PERMISSION: ErrorKind(403, 1, "permission_error"),
-    ErrorCode.CONTEXT_SIZE: ErrorKind(400, 1, "exceed_context_size_error"),
+    ErrorCode.CONTEXT_SIZE: ErrorKind(400, 1, "exceed_context_size_error", "context_length_exceeded"),
     ErrorCode.NOT_SUPPORTED: ErrorKind(501, 1, "not_supported_error"),
     ErrorCode.NO_STORAGE: ErrorKind(507, 1, "unavailable_error"),
     ErrorCode.INTERNAL: ErrorKind(500, 1, "server_error"),
@@ -119,12 +121,3 @@ def explain_json_error(data: bytes, error: Exception) -> str:
     if _HALF_PAIR_AT_END.search(data[-16:]) and "truncated" in str(error):
         return r"half a surrogate pair, as in \ud800 alone, is no character"
     return str(error)
-
-
-def format_http_error(error: LlamactlError) -> dict[str, Any]:
-    """The body that llama-server's router sends: `{"error": {"code": <HTTP status>, "message", "type"}}`, plus our
-    details.
-    """
-    body: dict[str, Any] = {"code": error.kind.http_status, "message": str(error), "type": error.kind.type}
-    body.update({key: value for key, value in error.details.items() if key not in body})
-    return {"error": body}

@@ -15,7 +15,8 @@ import struct
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, cast
 
-from llamactl.errors import ErrorCode, LlamactlError, format_http_error
+from llamactl.endpoints import format_http_error
+from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.access import RequestRecord
 from llamactl.front.body import HELD_BYTES, BodyStream
 from llamactl.front.framing import End, RequestReader
@@ -343,8 +344,9 @@ class ClientConnection(asyncio.Protocol):
     def _format_refusal(self, error: LlamactlError) -> bytes:
         """The last answer on a connection whose request is not read to its end."""
         status = error.kind.http_status
+        body = format_http_error(error, b"" if self._head is None else self._head.path)
         fields = format_error_fields(status)
-        return format_answer(status, format_http_error(error), keep_alive=False, fields=fields, added=self.record.added)
+        return format_answer(status, body, keep_alive=False, fields=fields, added=self.record.added)
 
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self.record.received_bytes = len(body)
@@ -405,12 +407,10 @@ class ClientConnection(asyncio.Protocol):
         self.end_exchange(keep_alive)
 
     def answer_error(self, error: LlamactlError, head: RequestHead, status: int = 0) -> None:
-        """Send an error as llama-server words it. `status`: other than the error's own."""
-        body = format_http_error(error)
-        if status:
-            body["error"]["code"] = status
-            if status == 503:
-                body["error"]["type"] = "unavailable_error"
+        """Send an error in the form of the route. `status`: other than the error's own."""
+        body = format_http_error(error, head.path, status)
+        if status == 503:
+            body["error"]["type"] = "unavailable_error"
         status = status or error.kind.http_status
         self.answer(head, status, body, format_error_fields(status))
 

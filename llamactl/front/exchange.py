@@ -408,6 +408,6 @@ class Exchange:
             self._client.answer_error(error, self._head, status)
             return
         if self._event_stream:
-            event = format_stream_error(error, self._mid_event)
+            event = format_stream_error(error, self._mid_event, self._head.path)
             self._client.send(format_chunk(event) if self._rechunk else event)
         self._client.break_off(after_flush=self._event_stream)

@@ -9,7 +9,8 @@ import http
 
 import msgspec
 
-from llamactl.errors import ErrorCode, LlamactlError, format_http_error
+from llamactl.endpoints import format_http_error
+from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.wire import Head, RequestHead, ResponseHead
 from llamactl.protocol import Progress, Stage
 
@@ -175,8 +176,7 @@ def format_error_fields(status: int) -> tuple[tuple[str, str], ...]:
 def format_wire_error(status: int, message: str, added: bytes = b"") -> bytes:
     """The last answer on a connection whose bytes made no sense."""
     code = ErrorCode.TOO_LARGE if status == 413 else ErrorCode.INVALID_REQUEST
-    body = format_http_error(LlamactlError(code, f"cannot read request: {message}"))
-    body["error"]["code"] = status
+    body = format_http_error(LlamactlError(code, f"cannot read request: {message}"), status=status)
     return format_answer(status, body, keep_alive=False, added=added)
 
 
@@ -196,7 +196,7 @@ def format_stream_event(payload: bytes) -> bytes:
     return b"".join(b"data: %b\n" % line for line in payload.splitlines() or [b""]) + b"\n"
 
 
-def format_stream_error(error: LlamactlError, mid_event: bool) -> bytes:
+def format_stream_error(error: LlamactlError, mid_event: bool, path: bytes = b"") -> bytes:
     """The event that ends a stream which cannot go on. `mid_event`: what was sent last was no whole event."""
-    payload = msgspec.json.encode(format_http_error(error))
+    payload = msgspec.json.encode(format_http_error(error, path))
     return (b"\n\n" if mid_event else b"") + b"data: " + payload + b"\n\n"

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from llamactl import __version__, endpoints
-from llamactl.errors import ErrorCode, LlamactlError, format_http_error
+from llamactl.endpoints import format_http_error
+from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.body import HELD_BYTES, BodyStream
 from llamactl.front.control import Reply
 from llamactl.front.exchange import Exchange
@@ -180,7 +181,7 @@ def _refuse(request: _Request, error: LlamactlError, field: tuple[str, str]) -> 
     """Answer with an error that says in a header what would be taken."""
     if request.stream is not None:
         request.stream.close()
-    request.client.answer(request.head, error.kind.http_status, format_http_error(error), (field,))
+    request.client.answer(request.head, error.kind.http_status, format_http_error(error, request.head.path), (field,))
 
 
 def _pass_on_other(request: _Request) -> None:

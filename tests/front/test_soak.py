@@ -14,6 +14,7 @@ import msgspec
 
 from llamactl import protocol
 from tests.front.conftest import Client, format_post, read_chunk, read_head
+from tests.http_errors import check_error
 
 CHAT = "/v1/chat/completions"
 STREAMS = 2000
@@ -76,7 +77,7 @@ class Chaos:
             if status != 200:
                 length = next(int(value) for key, value in headers if key.lower() == "content-length")
                 error = msgspec.json.decode(await client.reader.readexactly(length))["error"]
-                assert error["code"] == status
+                check_error(error, CHAT, status, "model_not_found" if status == 404 else None)
                 return f"refused with {status}"
             return await self.read_stream(client, leaves_after)
         finally:

@@ -9,6 +9,7 @@ import pytest
 from llamactl import protocol
 from llamactl.front import leases
 from tests.front.conftest import format_post, read_chunk, read_head
+from tests.http_errors import WORDS, check_error
 
 CHAT = "/v1/chat/completions"
 
@@ -107,7 +108,7 @@ def test_refusal_is_told_in_its_own_words(stage: Any, code: str, status: int, re
             assert response.status == status
             assert response.headers.get("retry-after") == retry_after
             error = response.json()["error"]
-            assert error["code"] == status
+            check_error(error, CHAT, status, WORDS.get(code))
             assert error["message"] == "cannot load 'a': why; do this"
             assert error["needs_bytes"] == 7
 

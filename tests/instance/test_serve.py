@@ -84,7 +84,7 @@ def test_unconditional_stop_cuts_the_stream_with_an_error_and_no_done(single: Ch
         assert single.supervisor.order(OrderKind.STOP, if_idle=False).result is AnswerResult.OK
         events = parse_events(response.read().decode())
     assert events[-1].startswith("error: ")
-    assert json.loads(events[-1].removeprefix("error: "))["error"]["code"] == 503
+    assert json.loads(events[-1].removeprefix("error: "))["error"]["type"] == "unavailable_error"
     assert "[DONE]" not in events
     assert single.wait() == 0, single.errors
 

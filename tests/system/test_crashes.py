@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.http_errors import check_error
 from tests.system import journal
 from tests.system.client import count_tokens
 from tests.system.harness import PATHS, STARTED, STARTING, Llamactl, kill_hard, run, show
@@ -47,7 +48,7 @@ def test_killed_instance_ends_its_stream_with_an_error_event(two: Llamactl) -> N
         events = stream.read_rest()
     assert "[DONE]" not in events
     error = json.loads(events[-1])["error"]
-    assert error["code"] == 502
+    check_error(error, "/v1/chat/completions", 502)
     assert "a" in error["message"]
 
 

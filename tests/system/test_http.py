@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.http_errors import check_error
 from tests.system.harness import Llamactl
 
 
@@ -53,7 +54,7 @@ def test_models_are_loaded_and_unloaded_by_request(front: Llamactl) -> None:
 def test_refusals_have_the_routers_form(front: Llamactl, body: object, status: int, kind: str) -> None:
     refused = front.post("/v1/chat/completions", body)
     assert refused.status == status
-    assert refused.error["code"] == status
+    check_error(refused.error, "/v1/chat/completions", status, "model_not_found" if status == 404 else None)
     assert refused.error["type"] == kind
     assert refused.error["message"]
     assert front.list_loaded() == {}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.http_errors import check_error
 from tests.system.client import join_text
 from tests.system.harness import PATHS, Llamactl, show
 
@@ -134,7 +135,7 @@ def test_corrupt_file_fails_with_its_reason(llamactl: Llamactl, tiny: dict[str, 
     assert "bad" in failed.stderr
     answer = llamactl.chat("bad")
     assert answer.status == 500
-    assert answer.error["code"] == 500
+    check_error(answer.error, "/v1/chat/completions", 500)
     models = {model["id"]: model for model in llamactl.get("/models").json()["data"]}
     assert models["bad"]["status"]["value"] == "unloaded"
     assert models["bad"]["status"]["failed"] is True

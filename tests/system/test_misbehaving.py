@@ -4,6 +4,7 @@ import os
 import signal
 from pathlib import Path
 
+from tests.http_errors import check_error
 from tests.system.harness import Llamactl
 
 
@@ -14,7 +15,7 @@ def test_death_before_the_answer_is_a_bad_gateway(llamactl: Llamactl, tiny: dict
     llamactl.cli("load", "dies-on-request")
     answer = llamactl.chat("dies-on-request")
     assert answer.status == 502
-    assert answer.error["code"] == 502
+    check_error(answer.error, "/v1/chat/completions", 502)
 
 
 def test_warmup_that_dies_by_signal_is_tried_once_without_extra_buffers(

@@ -8,6 +8,8 @@ import pytest
 from starlette.types import Message
 
 from llamactl import endpoints
+from llamactl.endpoints import format_http_error
+from llamactl.errors import ERROR_TABLE, ErrorCode, LlamactlError
 from llamactl.front.routes import LOOKUPS, ROUTES
 from llamactl.instance.engine.activity import Activity
 from llamactl.instance.http.api import Api
@@ -95,3 +97,72 @@ def test_other_route_is_refused_with_what_comes_near(path: str, near: str) -> No
     assert error.kind.http_status == 404
     assert error.hint.startswith(near)
     assert len(str(error)) < 300
+
+
+LLAMA_SERVER = {
+    400: {"invalid_request_error", "exceed_context_size_error"},
+    403: {"permission_error"},
+    404: {"not_found_error"},
+    500: {"server_error"},
+    501: {"not_supported_error"},
+    503: {"unavailable_error"},
+}
+"""The types that llama-server (format_error_response in server-common.cpp) gives with each status."""
+
+
+@pytest.mark.parametrize("code", sorted(ErrorCode))
+def test_error_has_the_form_of_its_route(code: ErrorCode) -> None:
+    error = LlamactlError(code, "cannot use `messages[0]`: why", hint="do this", details={"n_ctx": 5})
+    own = format_http_error(error, "/completion")["error"]
+    assert own == {
+        "code": error.kind.http_status,
+        "message": "cannot use `messages[0]`: why; do this",
+        "type": error.kind.type,
+        "n_ctx": 5,
+    }
+    assert own["type"] in LLAMA_SERVER.get(own["code"], {own["type"]})
+    openai = format_http_error(error, b"/v1/chat/completions")["error"]
+    assert openai["code"] is None or openai["code"].isidentifier()
+    assert openai["param"] == ("messages[0]" if error.kind.http_status in (400, 404, 501) else None)
+    assert {**openai, "code": own["code"]} == {**own, "param": openai["param"]}
+
+
+def test_words_by_which_openais_clients_know_an_error() -> None:
+    """openai/_exceptions.py, and what LiteLLM and LangChain look for."""
+    words = {code: ERROR_TABLE[code].openai_code for code in ErrorCode if ERROR_TABLE[code].openai_code}
+    assert words == {
+        ErrorCode.CONTEXT_SIZE: "context_length_exceeded",
+        ErrorCode.UNKNOWN_MODEL: "model_not_found",
+        ErrorCode.QUEUE_FULL: "rate_limit_exceeded",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "is_openai"),
+    [
+        ("/v1/chat/completions", True),
+        ("/v1/models/a", True),
+        ("/v1/rerank", False),
+        ("/v1/health", False),
+        ("/completion", False),
+        ("/chat/completions", False),
+        ("", False),
+    ],
+)
+def test_routes_whose_errors_are_openais(path: str, is_openai: bool) -> None:
+    error = format_http_error(LlamactlError(ErrorCode.INVALID_REQUEST, "cannot"), path)["error"]
+    assert (error["code"] is None) == is_openai
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("cannot use `top_k`: it is out of range", "top_k"),
+        ("cannot read the request body: Expected `str`, got `int` - at `$.messages[0].role`", "messages[0].role"),
+        ('cannot route request: "model" is not a string', "model"),
+        ("cannot read body: not a JSON object", None),
+    ],
+)
+def test_field_that_an_error_is_about_is_named(message: str, param: str | None) -> None:
+    error = LlamactlError(ErrorCode.INVALID_REQUEST, message)
+    assert format_http_error(error, "/v1/completions")["error"]["param"] == param

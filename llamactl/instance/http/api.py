@@ -123,7 +123,11 @@ class Api:
                 await app(scope, receive, send)
                 return
             if activity.is_refusing:
-                await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, f"the instance is {activity.describe()}"))
+                await send_error(
+                    send,
+                    LlamactlError(ErrorCode.SHUTTING_DOWN, f"the instance is {activity.describe()}"),
+                    scope["path"],
+                )
                 return
             activity.begin()
             has_begun = False
@@ -139,7 +143,9 @@ class Api:
                 # The server's patience at the end of the process is over; a traceback would tell nobody anything. An
                 # answer that has begun is left without its end, and the server closes the connection for that.
                 if not has_begun:
-                    await send_error(send, LlamactlError(ErrorCode.SHUTTING_DOWN, "the instance is stopping"))
+                    await send_error(
+                        send, LlamactlError(ErrorCode.SHUTTING_DOWN, "the instance is stopping"), scope["path"]
+                    )
             finally:
                 activity.end()
 
@@ -331,7 +337,7 @@ class _ErrorResponse:
         self._error = error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_error(send, self._error)
+        await send_error(send, self._error, scope["path"])
 
 
 # Handlers are coroutines because Starlette runs plain functions on a pool of forty threads.

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from llamactl.errors import LlamactlError, format_http_error
+from llamactl.endpoints import format_http_error
+from llamactl.errors import LlamactlError
 from llamactl.instance.engine.jobs import FinishEvent, FinishReason, ProgressEvent, TextEvent, Timings, TokenInfo
 from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.http.bodies import RerankBody
@@ -91,9 +92,9 @@ def format_sse(value: Any) -> bytes:
     return b"data: " + encode_json(value) + b"\n\n"
 
 
-def format_sse_error(error: LlamactlError) -> bytes:
+def format_sse_error(error: LlamactlError, path: str) -> bytes:
     """The end of a stream that failed; no [DONE] follows."""
-    return b"event: error\n" + format_sse(format_http_error(error))
+    return b"event: error\n" + format_sse(format_http_error(error, path))
 
 
 def format_usage(finishes: Sequence[FinishEvent], n_choices: int) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from llamactl.errors import LlamactlError, format_http_error
+from llamactl.endpoints import format_http_error
+from llamactl.errors import LlamactlError
 from llamactl.instance.engine.jobs import (
     EmbeddingEvent,
     Event,
@@ -46,8 +47,10 @@ class JobResponse:
         self._jobs = jobs
         self._mailbox = jobs[0].mailbox
         self._cancel = cancel
+        self._path = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._path = scope.get("path", "")
         answering = asyncio.ensure_future(self._answer(send))
         watching = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
@@ -83,7 +86,7 @@ class StreamedText(JobResponse):
         events = await self._mailbox.receive(self._quiet_s)
         failure = next((event for _, event in events if isinstance(event, FailureEvent)), None)
         if failure is not None:
-            await send_error(send, failure.error)
+            await send_error(send, failure.error, self._path)
             return
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
         while True:
@@ -99,7 +102,7 @@ class StreamedText(JobResponse):
         chunks: list[bytes] = []
         for index, event in events:
             if isinstance(event, FailureEvent):
-                return b"".join((*chunks, format_sse_error(event.error))), True
+                return b"".join((*chunks, format_sse_error(event.error, self._path))), True
             if isinstance(event, ProgressEvent):
                 chunks.append(shape.progress(index, event))
                 continue
@@ -134,7 +137,7 @@ class WholeText(JobResponse):
                 elif isinstance(event, FinishEvent):
                     finishes[index] = event
                 elif isinstance(event, FailureEvent):
-                    await send_error(send, event.error)
+                    await send_error(send, event.error, self._path)
                     return
         answers = [Answer(finishes[index], parts[index]) for index in range(len(self._jobs))]
         await send_json(send, 200, self._shape.whole(answers))
@@ -154,7 +157,7 @@ class WholeEmbedding(JobResponse):
             if isinstance(event, EmbeddingEvent):
                 await send_json(send, 200, self._format_body(event.vectors))
             elif isinstance(event, FailureEvent):
-                await send_error(send, event.error)
+                await send_error(send, event.error, self._path)
 
 
 async def send_json(send: Send, status: int, value: Any, headers: list[tuple[bytes, bytes]] | None = None) -> None:
@@ -164,9 +167,10 @@ async def send_json(send: Send, status: int, value: Any, headers: list[tuple[byt
     await send({"type": "http.response.body", "body": body})
 
 
-def send_error(send: Send, error: LlamactlError) -> Awaitable[None]:
+def send_error(send: Send, error: LlamactlError, path: str) -> Awaitable[None]:
+    """In the form of the route."""
     status = error.kind.http_status
-    return send_json(send, status, format_http_error(error), _RETRY_HEADERS if status == 503 else None)
+    return send_json(send, status, format_http_error(error, path), _RETRY_HEADERS if status == 503 else None)
 
 
 async def wait_for_disconnect(receive: Receive) -> None:

@@ -200,9 +200,10 @@ class Service:
         if len(prompts) * n > MAX_PROMPTS:
             raise refuse(f"cannot use `n`: {len(prompts)} prompts times {n} are more than {MAX_PROMPTS} choices")
         check_adapters(body)
+        field = "messages" if isinstance(body, ChatBody) else "prompt"
         for prompt in prompts:
             if len(prompt) >= self.n_ctx:
-                raise _refuse_length(len(prompt), self.n_ctx)
+                raise _refuse_length(len(prompt), self.n_ctx, field)
         grammar = await self._choose_grammar(body)
         sampling = choose_sampling(body, self.sampling, grammar, self._tokenize_plain, self.settings.seed)
         if needs_preparation(sampling, self.vocabulary):
@@ -262,7 +263,7 @@ class Service:
         """`name`: of the list that they are from; empty: there is but one."""
         for index, tokens in enumerate(inputs):
             if len(tokens) > self.n_ctx:
-                raise _refuse_length(len(tokens), self.n_ctx, f"`{name}[{index}]`" if name else "the input")
+                raise _refuse_length(len(tokens), self.n_ctx, f"{name}[{index}]" if name else "input")
         job = Job(EmbeddingRequest(inputs, normalized))
         self.engine.submit(job)
         return job, sum(len(tokens) for tokens in inputs)
@@ -314,9 +315,10 @@ class Service:
             )
 
 
-def _refuse_length(n_tokens: int, limit: int, what: str = "the prompt") -> LlamactlError:
+def _refuse_length(n_tokens: int, limit: int, field: str) -> LlamactlError:
     return LlamactlError(
         ErrorCode.CONTEXT_SIZE,
-        f"cannot take {what}: it has {n_tokens} tokens, the context has room for {limit}",
+        # In llama-server's words, by which clients know that they have to send less.
+        f"cannot take `{field}`: request ({n_tokens} tokens) exceeds the available context size ({limit} tokens)",
         details={"n_prompt_tokens": n_tokens, "n_ctx": limit},
     )
