@@ -154,6 +154,8 @@ EFFECTS: dict[tuple[str, str], tuple[Any, dict[str, Any]] | tuple[Any, dict[str,
     ("Templates", "continue_final_message"): (True, {"messages": BEGUN, "add_generation_prompt": True}),
     ("Templates", "chat_template_kwargs"): ({"word": "the"}, {}),
 }
+BY_CHANCE = {"sse_ping_interval"}
+"""Its effect shows only where the engine is not faster than the event loop."""
 REFUSALS: dict[str, tuple[Any, dict[str, Any]]] = {
     "lora": ([{"id": 0, "scale": 0.5}], {}),
     "grammar_lazy": (True, {"grammar": 'root ::= "a"'}),
@@ -234,9 +236,12 @@ def test_field_that_is_done_changes_the_answer(children: dict[str, Child], claim
     (status, plain), again = [ask(children, path, base) for _ in range(2)]
     assert status == 200, plain
     assert keep_stable(again[1], slot=slot) == keep_stable(plain, slot=slot), "not what the field does"
-    status, changed = ask(children, path, {**base, claim.field: value})
-    assert status == 200 or f"`{claim.field}`" in changed["error"]["message"], changed
-    assert keep_stable(changed, slot=slot) != keep_stable(plain, slot=slot)
+    for _ in range(20 if claim.field in BY_CHANCE else 1):
+        status, changed = ask(children, path, {**base, claim.field: value})
+        assert status == 200 or f"`{claim.field}`" in changed["error"]["message"], changed
+        if keep_stable(changed, slot=slot) != keep_stable(plain, slot=slot):
+            return
+    pytest.fail(f"{claim.field} changes nothing")
 
 
 @pytest.mark.parametrize("claim", list_claims("done", "template"), ids=str)
