@@ -28,6 +28,7 @@ from llamactl.front.headers import (
 )
 from llamactl.front.leases import Asked, Lease
 from llamactl.front.naming import check_length, decode_path, find_keep_alive, wants_stream
+from llamactl.front.precheck import find_mistake
 from llamactl.front.upstream import Upstream
 from llamactl.front.wire import RequestHead, ResponseHead
 from llamactl.names import format_command
@@ -58,6 +59,8 @@ class Exchange:
     """How long the request wants its model to stay."""
     _lease: Lease | None = None
     _upstream: Upstream | None = None
+    _mistake: LlamactlError | None = None
+    """Why every model would refuse this request."""
     _started = False
     _done = False
     _retried = False
@@ -103,19 +106,32 @@ class Exchange:
         except LlamactlError as error:
             self._finish_with(error)
             return
-        touch = not self._looks_only
-        lease = self._front.acquire_warm(self, self._name, touch)
+        lease = self._front.acquire_warm(self, self._name, not self._looks_only)
         if lease is None:
             try:
                 check_length(self._name)
             except LlamactlError as error:
                 self.take_refusal(error)
                 return
-            lease = self._front.acquire_lease(self, Asked(self._name, self._autoload, touch=touch))
+            if self._autoload and self._stream is None and not self._head.upgrade:
+                self._look_for_mistake()
+                if self._done:
+                    return
+            asked = Asked(self._name, self._autoload, touch=not self._looks_only)
+            lease = self._front.acquire_lease(self, asked)
         if lease is not None:
             self.take_lease(lease)
         elif not self._done:
             self._begin_wait()
+
+    def _look_for_mistake(self) -> None:
+        """A request that every model refuses is none to load one for: a model that runs says so itself."""
+        self._mistake = find_mistake(self._head.path, self._body)
+        if self._mistake is None:
+            return
+        self._autoload, self._looks_only = False, True
+        if not self._front.leases.connected:
+            self._finish_with(self._mistake)
 
     def _begin_wait(self) -> None:
         self._record.queued_s = time.monotonic()
@@ -190,7 +206,9 @@ class Exchange:
             self._stop_timers()
             self.start()
             return
-        if error.code is ErrorCode.NOT_LOADED and self._head.path not in INSTANCE:
+        if error.code is ErrorCode.NOT_LOADED and self._mistake is not None:
+            error = self._mistake
+        elif error.code is ErrorCode.NOT_LOADED and self._head.path not in INSTANCE:
             error = refuse_route(decode_path(self._head.path))
         if error.code not in _FOREIGN_NAMES:
             self._record.model = error.model

@@ -17,7 +17,7 @@ import pytest
 import structlog
 import uvloop
 
-from llamactl import protocol
+from llamactl import endpoints, protocol
 from llamactl.front.access import RequestRecord
 from llamactl.front.accesslog import format_fields, format_message
 from llamactl.front.service import Front
@@ -99,7 +99,26 @@ class Client:
         self.writer.transport.abort()
 
 
+REQUIRED: dict[str, dict[str, Any]] = {
+    "chat": {"messages": []},
+    "completion": {"prompt": "x"},
+    "native_completion": {"prompt": "x"},
+    "infill": {"input_prefix": "", "input_suffix": ""},
+    "embedding": {"input": "x"},
+    "native_embedding": {"content": "x"},
+    "ranking": {"query": "x"},
+    "tokenize": {"content": "x"},
+    "detokenize": {"tokens": []},
+    "template": {"messages": []},
+}
+"""Without these no model is loaded for a request."""
+
+
 def format_post(path: str, body: Any, *fields: str) -> bytes:
+    """Fields of `body` that its route requires need not be there, unless it is bytes."""
+    if isinstance(body, dict):
+        word = {**endpoints.GENERATIONS, **endpoints.TEXTS}.get(path.partition("?")[0], "")
+        body = {**body, **{name: value for name, value in REQUIRED.get(word, {}).items() if name not in body}}
     payload = body if isinstance(body, bytes) else msgspec.json.encode(body)
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(payload)}", *fields, "", ""]
     return "\r\n".join(lines).encode() + payload

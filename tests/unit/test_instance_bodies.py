@@ -2,8 +2,8 @@
 
 import pytest
 
+from llamactl.bodies import CompletionBody, parse_body
 from llamactl.errors import LlamactlError
-from llamactl.instance.http.bodies import CompletionBody, parse_body
 
 
 @pytest.mark.parametrize(

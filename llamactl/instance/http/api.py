@@ -21,11 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llamactl import endpoints
-from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.engine.activity import Activity
-from llamactl.instance.engine.embed import normalize_as
-from llamactl.instance.engine.jobs import EmbeddingRequest, Job
-from llamactl.instance.http.bodies import (
+from llamactl.bodies import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
@@ -37,8 +33,11 @@ from llamactl.instance.http.bodies import (
     TemplateBody,
     TokenizeBody,
     parse_body,
-    refuse,
 )
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.engine.activity import Activity
+from llamactl.instance.engine.embed import normalize_as
+from llamactl.instance.engine.jobs import EmbeddingRequest, Job
 from llamactl.instance.http.formats import ChatShape, CompletionShape, NativeShape, Shape, encode_json, format_ranking
 from llamactl.instance.http.introspection import (
     METRICS_TYPE,
@@ -208,11 +207,10 @@ class Api:
     async def _answer_native_embedding(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), NativeEmbeddingBody)
-        texts = body.input if body.input is not None else body.content
-        if texts is None:
-            raise refuse("cannot make embeddings: `content` is missing")
         norm = 2 if body.embd_normalize is None else body.embd_normalize
-        job, _ = await service.submit_embedding(EmbeddingBody(input=texts, embd_normalize=norm), by_token=True)
+        job, _ = await service.submit_embedding(
+            EmbeddingBody(input=body.choose_texts(), embd_normalize=norm), by_token=True
+        )
 
         def format_body(vectors: list[list[float]]) -> list[dict[str, Any]]:
             if service.embeds_tokens:

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from llamactl.bodies import RerankBody
 from llamactl.endpoints import format_http_error
 from llamactl.errors import LlamactlError
 from llamactl.instance.engine.jobs import FinishEvent, FinishReason, ProgressEvent, TextEvent, Timings, TokenInfo
 from llamactl.instance.engine.sampling import SamplingParams
-from llamactl.instance.http.bodies import RerankBody
 from llamactl.instance.http.pieces import TextPlaces, name_piece
 
 encode_json = msgspec.json.Encoder().encode

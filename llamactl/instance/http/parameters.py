@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from llamactl.bodies import ChatBody, CompletionBody, GenerationBody, SamplingBody, refuse
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.sampling import SamplingParams
-from llamactl.instance.http.bodies import ChatBody, CompletionBody, GenerationBody, SamplingBody, refuse
 from llamactl.settings import Sampling
 
 MAX_STOPS = 1024

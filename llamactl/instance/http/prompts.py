@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from llamactl.bodies import InfillChunk, Input, Prompt, PromptObject, refuse
 from llamactl.instance.engine.background import Aside, trim_memory
-from llamactl.instance.http.bodies import InfillChunk, Input, Prompt, PromptObject, refuse
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.model import Vocabulary
 

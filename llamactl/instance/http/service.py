@@ -11,6 +11,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from llamactl.bodies import (
+    ChatBody,
+    ChatMessage,
+    CompletionBody,
+    EmbeddingBody,
+    GenerationBody,
+    InfillBody,
+    RerankBody,
+    TemplateBody,
+    format_messages,
+    refuse,
+)
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.chat.template import Template, format_tool
 from llamactl.instance.engine.background import Aside
@@ -27,18 +39,6 @@ from llamactl.instance.engine.jobs import (
     Timings,
 )
 from llamactl.instance.engine.sampling import GrammarError, check_grammar, needs_preparation, prepare_samplers
-from llamactl.instance.http.bodies import (
-    ChatBody,
-    ChatMessage,
-    CompletionBody,
-    EmbeddingBody,
-    GenerationBody,
-    InfillBody,
-    RerankBody,
-    TemplateBody,
-    format_messages,
-    refuse,
-)
 from llamactl.instance.http.formats import Frame, format_sampling
 from llamactl.instance.http.grammar_check import GrammarDesk
 from llamactl.instance.http.numbers import NumberWatch

@@ -2,8 +2,8 @@
 a 400 that names the field.
 
 The path of the offending field comes from msgspec's own message ("... - at `$.messages[0].role`"). Every field may be
-null, which means that it was not sent: clients that fill in all fields of a form do that. What the values mean is
-`parameters`' matter.
+null, which means that it was not sent: clients that fill in all fields of a form do that. What the values mean is the
+instance's matter; the types are the front's too, which loads no model for a body that none would take.
 """
 
 import math
@@ -193,6 +193,13 @@ class NativeEmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     embd_normalize: int | None = None
 
+    def choose_texts(self) -> Input:
+        """Raises LlamactlError: there are none."""
+        texts = self.input if self.input is not None else self.content
+        if texts is None:
+            raise refuse("cannot make embeddings: `content` is missing")
+        return texts
+
 
 class Document(msgspec.Struct, frozen=True):
     text: str
@@ -266,6 +273,28 @@ def _convert_fractions(value: Any, kind: type[Body]) -> Body:
                 raise
             value[field[1]] = int(value[field[1]])
     return msgspec.convert(value, type=kind)
+
+
+BODIES: dict[str, type[msgspec.Struct]] = {
+    "chat": ChatBody,
+    "completion": CompletionBody,
+    "native_completion": CompletionBody,
+    "infill": InfillBody,
+    "embedding": EmbeddingBody,
+    "native_embedding": NativeEmbeddingBody,
+    "ranking": RerankBody,
+    "tokenize": TokenizeBody,
+    "detokenize": DetokenizeBody,
+    "template": TemplateBody,
+}
+"""What each route takes, by the words of `endpoints`."""
+
+
+def check_body(word: str, data: bytes) -> None:
+    """Raises LlamactlError for a body that no model takes on this route."""
+    body = parse_body(data, BODIES[word])
+    if isinstance(body, NativeEmbeddingBody):
+        body.choose_texts()
 
 
 def _write_whole_numbers(value: Any) -> Any:
