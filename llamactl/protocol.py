@@ -538,6 +538,10 @@ class ModelStatus(_Value, frozen=True, kw_only=True):
     failure: LoadFailure | None = None
     failures: int = 0
     """Loads and runs that failed in a row."""
+    exit_code: int = 0
+    """Of its unit's last end, or the number of the signal that it died of."""
+    stopped_from: State | None = None
+    """What it was before it was `stopping`."""
     retry_at_s: float = 0.0
     """Until then requests do not cause a load; 0: they do."""
     keep_alive_s: float | None = None

@@ -125,6 +125,8 @@ class EventLog:
         data = {"status": data.pop("value"), **data}
         if model.state in _RUNNING:
             data["info"] = format_info(model)
+        if data["status"] == "unloaded":
+            data.setdefault("exit_code", model.exit_code)
         for event in ("model_status", "status_change"):
             self._append(model.name, event, data)
 

@@ -1,8 +1,8 @@
 """How does a model look in `GET /models`? As in llama-server's router, word for word where it has a word.
 
 A failed model is `unloaded` with `failed` beside it, because that is how clients of the router tell it from one that
-was never loaded; a model with a configuration that cannot be used is listed the same way, with the reason, or its
-owner would look for it in vain.
+was never loaded; one that stops is what it was until its memory is free; a model with a configuration that cannot be
+used is listed the same way, with the reason, or its owner would look for it in vain.
 """
 
 from typing import Any
@@ -14,7 +14,6 @@ _VALUES = {
     State.LOADING: "loading",
     State.READY: "loaded",
     State.SLEEPING: "sleeping",
-    State.STOPPING: "unloaded",
     State.FAILED: "unloaded",
 }
 _RUNNING = (State.READY, State.SLEEPING)
@@ -50,9 +49,16 @@ def format_model(model: ModelStatus) -> dict[str, Any]:
     return listed
 
 
+def choose_value(model: ModelStatus) -> str:
+    """llama-server's word for its state."""
+    if model.state is State.STOPPING:
+        return _VALUES[model.stopped_from or State.READY]
+    return _VALUES[model.state]
+
+
 def format_status(model: ModelStatus) -> dict[str, Any]:
     """`value`, and what else there is to say of it."""
-    status: dict[str, Any] = {"value": _VALUES[model.state], "args": list(model.args)}
+    status: dict[str, Any] = {"value": choose_value(model), "args": list(model.args)}
     if model.state is State.LOADING:
         status["progress"] = {
             "stages": [str(stage) for stage in Stage if stage is not Stage.READY],

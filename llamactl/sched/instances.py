@@ -164,6 +164,12 @@ class Model:
     invalid: str = ""
     removed: bool = False
     state: State = State.UNLOADED
+    passed: list[State] = field(default_factory=list)
+    """States that it has come to since somebody asked, in order; for those who are told each one."""
+    stopped_from: State | None = None
+    """What it was before it was stopping."""
+    exit_code: int = 0
+    """Of its unit's last end; the number of the signal where it died of one."""
     instance: Instance | None = None
     failure: LoadFailure | None = None
     failures: int = 0
@@ -196,7 +202,9 @@ class Model:
         """Raises IllegalTransition where the table does not have the change."""
         if state is not self.state:
             check_transition(self.name, self.state, state)
+            self.stopped_from = self.state if state is State.STOPPING else None
             self.state = state
+            self.passed.append(state)
 
     def get_settings(self) -> ModelSettings:
         """Settings that exist in any case where there is an instance: the configured ones, else the instance's."""

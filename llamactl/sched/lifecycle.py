@@ -222,6 +222,7 @@ def handle_instance_ended(core: Core, event: InstanceEnded, now: float) -> None:
     failure = event.failure
     if failure is not None and not failure.message and instance.error:
         failure = LoadFailure(result=failure.result, exit_code=failure.exit_code, message=instance.error)
+    model.exit_code = failure.exit_code if failure is not None else 0
     agreed = instance.takedown is not None and instance.takedown.ordered and failure is None
     if model.state is State.STOPPING or agreed:
         _end_stopped(core, model, instance, failure)

@@ -64,6 +64,13 @@ class Scheduler:
 
     # --- views ---
 
+    def take_passed(self) -> dict[str, tuple[State, ...]]:
+        """The states that models have come to since the last call, in order."""
+        passed = {name: tuple(model.passed) for name, model in self._core.models.items() if model.passed}
+        for name in passed:
+            self._core.models[name].passed.clear()
+        return passed
+
     def list_models(self, now: float) -> tuple[ModelStatus, ...]:
         """All models, by name."""
         return status.list_models(self._core)

@@ -84,6 +84,8 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
         facts=(instance.facts if instance is not None else None) or model.facts,
         failure=model.failure,
         failures=model.failures,
+        exit_code=model.exit_code,
+        stopped_from=model.stopped_from,
         retry_at_s=model.retry_at_s if model.state is State.FAILED else 0.0,
         keep_alive_s=instance.note.keep_alive_s if instance is not None else None,
         devices=instance.placement if instance is not None else (),

@@ -247,6 +247,7 @@ class Supervisor:
                 acted = acted or bool(effects)
                 for effect in effects:
                     self._apply(effect)
+                self._watchers.touch(self._scheduler.take_passed())
         except Exception as error:
             self.fail(error)
             return
@@ -257,7 +258,6 @@ class Supervisor:
             self._settled.set()
         if acted:
             self._tell_status()
-        self._watchers.touch()
 
     def _read_host(self, event: events.Event) -> None:
         """Host memory is read anew before each event that may start something, where it is a limit at all."""

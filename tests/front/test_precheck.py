@@ -1,5 +1,6 @@
 """A request that every model refuses: for it none is loaded, and its client cannot tell who refused it."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -56,13 +57,19 @@ def test_model_that_runs_is_asked_and_says_it_itself(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         instance = await world.add_model("a")
         client = await world.connect()
-        for _ in range(2):  # before the lease is here, and after
-            client.writer.write(format_post(CHAT, b'{"model":"a"}'))
-            call = await instance.call()
-            assert call.request.body == b'{"model":"a"}'
+        read: list[bytes] = []
+
+        def refuse(call: Any) -> None:
+            read.append(call.request.body)
             call.answer(b"its own words", status="400 Bad Request")
-            response = await client.read_response()
+
+        instance.auto = refuse
+        while not world.front.leases.connected:
+            await asyncio.sleep(0)
+        for _ in range(2):  # before the lease is here, and after
+            response = await client.request(format_post(CHAT, b'{"model":"a"}'))
             assert (response.status, response.body) == (400, b"its own words")
+        assert read == [b'{"model":"a"}'] * 2
         assert world.supervisor.count(protocol.LeaseRequest) == 1
 
     stage(scenario)

@@ -75,6 +75,21 @@ def test_life_of_a_model_is_told_as_it_happens(front: Llamactl) -> None:
     assert ("*", "models_reload") in rest
 
 
+def test_model_that_is_unloaded_at_once_is_told_of_in_each_state(front: Llamactl) -> None:
+    events = watch(front)
+    next(events)
+    for _ in range(2):
+        body = {"model": "a", "prompt": "x", "max_tokens": 1, "keep_alive": 0}
+        assert front.post("/v1/completions", body).status == 200
+        told = []
+        while "unloaded" not in told:
+            model, event, data = next(events)
+            if (model, event) == ("a", "model_status") and told[-1:] != [data["status"]]:
+                told.append(data["status"])
+        assert told == ["loading", "loaded", "unloaded"]
+        assert data["exit_code"] == 0
+
+
 def test_metrics_tell_requests_tokens_loads_and_evictions_and_scraping_loads_nothing(front: Llamactl) -> None:
     before = scrape(front, "?instances=1")
     assert before["llamactl_model_state"][("a", "unloaded")] == 1

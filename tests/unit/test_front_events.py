@@ -45,6 +45,22 @@ def test_nothing_is_told_of_models_that_were_there(log: EventLog) -> None:
     assert listed[0]["created"] == 7
 
 
+def test_end_is_told_with_its_exit_code_when_the_memory_is_free(log: EventLog) -> None:
+    log.take_model(ModelStatus(name="b", state=State.STOPPING, stopped_from=State.READY), 1.0)
+    assert tell(log) == []
+    log.take_model(ModelStatus(name="b", state=State.UNLOADED, exit_code=9), 2.0)
+    for _, _, data in tell(log):
+        assert (data["status"], data["exit_code"]) == ("unloaded", 9)
+
+
+def test_load_and_unload_in_one_moment_are_told_as_two(log: EventLog) -> None:
+    for state in (State.LOADING, State.READY, State.STOPPING, State.UNLOADED):
+        log.take_model(ModelStatus(name="a", state=state), 1.0)
+    told = [data for _, event, data in tell(log) if event == "model_status"]
+    assert [data["status"] for data in told] == ["loading", "loaded", "unloaded"]
+    assert told[-1]["exit_code"] == 0
+
+
 def test_change_of_state_has_both_names(log: EventLog) -> None:
     log.take_model(loading(0.0), 1.0)
     facts = Facts(n_ctx_train=99)

@@ -1,6 +1,7 @@
 """Models as llama-server's router lists them."""
 
 import msgspec
+import pytest
 
 from llamactl.front.listing import format_model, format_model_list, format_status
 from llamactl.protocol import (
@@ -72,9 +73,15 @@ def test_states_have_the_routers_values() -> None:
         State.LOADING: "loading",
         State.READY: "loaded",
         State.SLEEPING: "sleeping",
-        State.STOPPING: "unloaded",
+        State.STOPPING: "loaded",
         State.FAILED: "unloaded",
     }
+
+
+@pytest.mark.parametrize(("before", "value"), [("loading", "loading"), ("ready", "loaded"), ("sleeping", "sleeping")])
+def test_model_that_stops_is_what_it_was_until_it_is_gone(before: str, value: str) -> None:
+    status = format_status(ModelStatus(name="a", state=State.STOPPING, stopped_from=State(before)))
+    assert status["value"] == value
 
 
 def test_failed_model_says_how_it_ended() -> None:

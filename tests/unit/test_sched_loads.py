@@ -1,6 +1,6 @@
 """Requests, grants, room and the queue: one example for each rule, from the first request to the last."""
 
-from llamactl.protocol import ChildState, Stage
+from llamactl.protocol import ChildState, LoadFailure, Stage
 from llamactl.sched.events import (
     CancelRecall,
     Configured,
@@ -84,6 +84,17 @@ def test_all_requests_for_a_model_share_one_load() -> None:
     bench.ready("a")
     assert bench.granted() == waiters
     assert bench.status("a").busy == 2
+
+
+def test_states_that_pass_within_one_decision_are_all_known() -> None:
+    bench = make_bench("a", "b")
+    bench.bring_up("a")
+    bench.unload("a", now=True)
+    bench.lease("a", 2)
+    bench.ended("a", LoadFailure(result="signal", exit_code=9, message="killed"))
+    assert bench.scheduler.take_passed() == {"a": ("loading", "ready", "stopping", "unloaded", "loading")}
+    assert bench.status("a").exit_code == 9
+    assert bench.scheduler.take_passed() == {}
 
 
 def test_without_autoload_only_what_runs_or_loads_is_given() -> None:
