@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from llamactl import bodies, endpoints, protocol
-from llamactl.errors import LlamactlError, format_http_error
+from llamactl.endpoints import format_http_error
+from llamactl.errors import LlamactlError
 from llamactl.front.body import HELD_BYTES
 from llamactl.front.precheck import find_mistake
 from tests.front.conftest import REQUIRED, format_post
@@ -35,7 +36,7 @@ def refuse_as_instance(path: str, body: bytes) -> dict[str, Any]:
     """What an instance answers, of whose code this is the first line of each route."""
     with pytest.raises(LlamactlError) as refused:
         bodies.check_body({**endpoints.GENERATIONS, **endpoints.TEXTS}[path], body)
-    return format_http_error(refused.value)
+    return format_http_error(refused.value, path)
 
 
 @pytest.mark.parametrize(("path", "body"), WRONG, ids=str)
