@@ -15,7 +15,7 @@ from typing import Any
 import gguf
 import pytest
 
-from llamactl.instance.http import bodies
+from llamactl import bodies
 from llamactl.settings import ModelSettings
 from tests.instance.harness import Child, run_child
 from tests.models import write_embedding_model, write_model
