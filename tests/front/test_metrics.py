@@ -211,7 +211,7 @@ def test_each_request_is_a_line_in_the_log(stage: Any) -> None:
         instance = await world.add_model("a")
         instance.auto = lambda call: call.answer(USAGE, "Content-Type: application/json")
         client = await world.connect()
-        response = await client.post(CHAT + "?secret=1", {"model": "a"}, "X-Request-Id: mine")
+        response = await client.post(CHAT + "?secret=1", b'{"model":"a"}', "X-Request-Id: mine")
         assert response.headers["x-request-id"] == "mine"
         (line,) = list_lines(world)
         assert (line["model"], line["status"], line["path"], line["request_id"]) == ("a", 200, CHAT, "mine")
