@@ -220,6 +220,18 @@ def test_beginning_of_a_longer_text_is_shared_and_the_longer_one_stays(bench: Be
     assert [bench.results[done].text for done in (job, again)] == golden
 
 
+def test_beginning_that_idle_texts_share_gives_way_to_a_prompt_that_needs_the_room(bench: Bench) -> None:
+    shared = "x" * 100
+    for own in ("a", "b"):
+        bench.submit(shared + own * 40, n=1)
+        bench.run()
+    job = bench.submit("z" * 245, n=4)
+    bench.run()
+    finish = bench.results[job].finish
+    assert finish is not None
+    assert finish.n_generated == 4
+
+
 def test_request_for_a_slot_waits_for_it_and_lets_others_pass(bench: Bench) -> None:
     first = bench.submit("hello", n=20, slot=2)
     bench.step()

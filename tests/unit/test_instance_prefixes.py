@@ -12,7 +12,7 @@ from llamactl.instance.engine.prefixes import (
     Place,
     Prefix,
     Run,
-    choose_cuts,
+    choose_cut,
     choose_place,
     count_common_prefix,
 )
@@ -142,29 +142,52 @@ def test_four_chats_and_their_side_requests_lose_nothing() -> None:
 
 def test_cells_are_taken_from_the_end_of_what_has_been_idle_for_longest() -> None:
     prefixes = [hold(0, CHAT, last_used=3), hold(1, CHAT, last_used=1), hold(2, CHAT, busy=True)]
-    assert choose_cuts(prefixes, 1, can_cut=True) == [Cut(prefixes[1], len(CHAT) - MIN_CUT)]
-    assert choose_cuts(prefixes, 1000, can_cut=True) == [Cut(prefixes[1], len(CHAT) - 1000)]
-    assert choose_cuts(prefixes, 2000, can_cut=True) == [
-        Cut(prefixes[1], 0),
-        Cut(prefixes[0], len(CHAT) - (2000 - len(CHAT))),
-    ]
-    assert choose_cuts(prefixes, 0, can_cut=True) == []
+    assert choose_cut(prefixes, 1, can_cut=True) == Cut(prefixes[1], len(CHAT) - MIN_CUT)
+    assert choose_cut(prefixes, 1000, can_cut=True) == Cut(prefixes[1], len(CHAT) - 1000)
+    assert choose_cut(prefixes, 2000, can_cut=True) == Cut(prefixes[1], 0)
+    assert choose_cut(prefixes[2:], 1, can_cut=True) is None
 
 
 def test_what_cannot_be_cut_goes_whole() -> None:
     prefixes = [hold(0, CHAT, last_used=3), hold(1, CHAT, last_used=1)]
-    assert choose_cuts(prefixes, 1, can_cut=False) == [Cut(prefixes[1], 0)]
+    assert choose_cut(prefixes, 1, can_cut=False) == Cut(prefixes[1], 0)
+
+
+def free(cells: Cells, n_cells: int) -> list[Cut]:
+    """What is given up until so many cells are free, or nothing is left to give up."""
+    n_allowed, cuts = cells.n_used - n_cells, []
+    while cells.n_used > n_allowed:
+        cut = choose_cut(cells.prefixes, cells.n_used - n_allowed, can_cut=True)
+        if cut is None:
+            break
+        cells.cut(cut.prefix, cut.n_kept)
+        cuts.append(cut)
+    return cuts
 
 
 def test_cells_that_a_busy_prefix_shares_cannot_be_had() -> None:
-    cells = Cells(range(3))
-    busy, idle, _ = cells.prefixes
+    cells = Cells(range(2))
+    busy, idle = cells.prefixes
     busy.busy = True
     cells.extend(busy, CHAT)
     cells.copy(busy, idle, 1000)
-    assert choose_cuts(cells.prefixes, 1, can_cut=True) == []
     cells.extend(idle, [1] * 300)
-    assert choose_cuts(cells.prefixes, 600, can_cut=True) == [Cut(idle, 1000)]
+    assert free(cells, 200) == [Cut(idle, 1100)]
+    assert free(cells, 1000) == [Cut(idle, 1000), Cut(idle, 0)]
+    assert cells.n_used == len(CHAT)
+
+
+def test_cells_that_only_idle_prefixes_share_can_be_had() -> None:
+    """Two chats with one system prompt, whose own parts are gone already."""
+    cells = Cells(range(2))
+    first, second = cells.prefixes
+    cells.extend(first, CHAT)
+    cells.copy(first, second, 1000)
+    cells.cut(first, 1000)
+    assert free(cells, 400) == [Cut(first, 0), Cut(second, 600)]
+    assert cells.n_used == 600
+    free(cells, 600)
+    assert cells.n_used == 0
 
 
 # --- the books --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ cut anywhere or copied: they stay in their slots.
 from collections.abc import Sequence
 from typing import Any
 
-from llamactl.instance.engine.prefixes import Cells, Prefix, choose_cuts, choose_place
+from llamactl.instance.engine.prefixes import Cells, Prefix, choose_cut, choose_place
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.params import ModelTraits
 
@@ -110,11 +110,14 @@ class PrefixCache:
         self._cells.cut(prefix, length)
 
     def free(self, n_cells: int) -> bool:
-        """Gives up what is idle, until so many more cells are free. False: there is nothing to give up."""
-        cuts = choose_cuts(self.prefixes, n_cells, can_cut=self._traits.prefix_is_cuttable)
-        for cut in cuts:
-            self.cut(cut.prefix, cut.n_kept)
-        return bool(cuts)
+        """Gives up something that is idle for so many cells; whether they suffice is seen then. False: there is nothing
+        to give up.
+        """
+        cut = choose_cut(self.prefixes, n_cells, can_cut=self._traits.prefix_is_cuttable)
+        if cut is None:
+            return False
+        self.cut(cut.prefix, cut.n_kept)
+        return True
 
     def clear(self) -> None:
         """Nothing is held, and nothing is busy."""

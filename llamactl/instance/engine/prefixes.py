@@ -187,20 +187,16 @@ def _count_held_elsewhere(prefixes: Sequence[Prefix], wanted: Iterable[Prefix]) 
     return held
 
 
-def choose_cuts(prefixes: Iterable[Prefix], n_missing: int, *, can_cut: bool) -> list[Cut]:
-    """Idle prefixes to shorten, least recently used first, until `n_missing` cells are free. Fewer where they do not
-    suffice. Those that cannot be cut go whole.
+def choose_cut(prefixes: Iterable[Prefix], n_missing: int, *, can_cut: bool) -> Cut | None:
+    """The next idle prefix to shorten for `n_missing` cells, the least recently used one. None: there is none.
+
+    It may free fewer, or none where others hold all that it holds: then nothing is lost with it, and the cells may be
+    another one's own after that. Those that cannot be cut go whole.
     """
-    cuts = []
     idle = [prefix for prefix in prefixes if not prefix.busy and prefix.tokens]
-    for prefix in sorted(idle, key=lambda prefix: (prefix.last_used, prefix.id)):
-        if n_missing <= 0:
-            break
-        n_own = prefix.count_own()
-        if not n_own:
-            continue
-        n_freed = min(n_own, max(n_missing, MIN_CUT)) if can_cut else n_own
-        n_kept = len(prefix.tokens) - n_freed
-        cuts.append(Cut(prefix, n_kept if can_cut and n_kept >= MIN_WORTH else 0))
-        n_missing -= n_freed
-    return cuts
+    prefix = min(idle, key=lambda prefix: (prefix.last_used, prefix.id), default=None)
+    if prefix is None:
+        return None
+    n_own = prefix.count_own()
+    n_kept = len(prefix.tokens) - min(n_own, max(n_missing, MIN_CUT))
+    return Cut(prefix, n_kept if n_own and can_cut and n_kept >= MIN_WORTH else 0)
