@@ -75,8 +75,11 @@ _OPENAI = "/v1/"
 _CLIENTS = (400, 404, 501)
 """Statuses of errors that are about what the client has sent."""
 _NOT_OPENAI = frozenset({"/v1/rerank", "/v1/reranking", "/v1/health"})
-_FIELD = re.compile(r"at `\$\.([\w.\[\]]+)`|`([\w.\[\]]+)`|\"(\w+)\"")
-"""That a message names; where it is the decoder's own, types stand in the same quotes before it."""
+_FIELD = re.compile(
+    r"at `\$\.([\w.\[\]]+)`|missing required field `(\w+)`"
+    r"|\Acannot (?:use|take|read|route request:) [`\"]([\w.\[\]]+)[`\"]"
+)
+"""Of the request, as messages name it."""
 
 
 def format_http_error(error: LlamactlError, path: str | bytes = "", status: int = 0) -> dict[str, Any]:
@@ -89,14 +92,15 @@ def format_http_error(error: LlamactlError, path: str | bytes = "", status: int 
     status = status or error.kind.http_status
     body: dict[str, Any] = {"code": status, "message": str(error), "type": error.kind.type}
     if path.startswith(_OPENAI) and path not in _NOT_OPENAI:
-        body |= {"code": error.kind.openai_code, "param": _find_field(error.message) if status in _CLIENTS else None}
+        param = "model" if error.code is ErrorCode.UNKNOWN_MODEL else _find_field(error.message)
+        body |= {"code": error.kind.openai_code, "param": param if status in _CLIENTS else None}
     body.update({key: value for key, value in error.details.items() if key not in body})
     return {"error": body}
 
 
 def _find_field(message: str) -> str | None:
-    fields = sorted(_FIELD.finditer(message), key=lambda field: field[1] is None)
-    return next((field[1] or field[2] or field[3] for field in fields), None)
+    field = _FIELD.search(message)
+    return None if field is None else next(name for name in field.groups() if name)
 
 
 def refuse_route(path: str) -> LlamactlError:

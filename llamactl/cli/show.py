@@ -275,6 +275,7 @@ def format_model(model: ModelStatus, now_s: float, look: Look = WHOLE) -> str:
     idle = format_idle(model, now_s)
     add("Requests", ", ".join(requests) or (f"none for {idle}" if idle != NOTHING else ""))
     add_name("Aliases", ", ".join(model.aliases), middle=False)
+    add_name("Tags", ", ".join(model.tags), middle=False)
     add_name("File", model.path)
     if model.state in _RUNNING:
         add_name("Unit", model.unit)

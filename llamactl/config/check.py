@@ -7,6 +7,7 @@ into them: systemd makes the way, and modes above what is bound do not matter th
 instance gets real paths only, so the way to a link does not matter but the way to its target does.
 """
 
+import errno
 import grp
 import os
 import re
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from llamactl.child.properties import MODEL_GROUP, choose_read_only
 from llamactl.config.companions import PROJECTOR_ARCHITECTURE, Fit, Kind, describe_need, judge
-from llamactl.config.gguf import MAGIC, find_fault
+from llamactl.config.gguf import MAGIC, find_fault, open_regular
 from llamactl.config.heads import acquire_heads
 from llamactl.config.read import describe_os_error
 from llamactl.config.tables import Place, format_key
@@ -198,10 +199,10 @@ def inspect_file(path: str) -> str:
     report).
     """
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             head = file.read(64)
-    except OSError:
-        return ""
+    except OSError as error:
+        return "it is no regular file" if error.errno == errno.EINVAL else ""
     if not head:
         return "it is empty"
     if head.startswith(MAGIC):

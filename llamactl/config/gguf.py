@@ -5,16 +5,22 @@ begins is cut, as downloads leave them; within the last tensor llama.cpp finds o
 llama.cpp as well.
 """
 
+import errno
 import mmap
+import os
 import re
+import stat
 import struct
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 _MAX_PAIRS, _MAX_TENSORS, _MAX_DIMENSIONS = 100_000, 1_000_000, 4
+_MAX_TEXT_BYTES, _MAX_TEXTS = 16 << 20, 4_000_000
+"""Of one text that is looked at, and of all texts of a head: more is made up to keep a reader busy."""
 _ALIGNMENT = b"general.alignment"
 
 # ggml's gguf.h: enum gguf_type, in bytes.
@@ -63,6 +69,7 @@ class _Reader:
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
+        self._n_texts = 0
         self.position = len(MAGIC)
 
     def take_uint32(self) -> int:
@@ -79,11 +86,16 @@ class _Reader:
 
     def take_string(self) -> bytes:
         length = self.take_uint64()
+        if length > _MAX_TEXT_BYTES:
+            raise _NotUnderstood
         start, self.position = self.position, self.position + length
         return self._data[start : self.position]
 
     def skip_strings(self, count: int) -> None:
         """A vocabulary has hundreds of thousands."""
+        self._n_texts += count
+        if self._n_texts > _MAX_TEXTS:
+            raise _NotUnderstood
         unpack, data, position = struct.Struct("<Q").unpack_from, self._data, self.position
         for _ in range(count):
             position += 8 + unpack(data, position)[0]
@@ -107,9 +119,18 @@ class _Reader:
         return count
 
 
+def open_regular(path: str | Path) -> BinaryIO:
+    """A regular file. Raises OSError for all else, and waits for no FIFO's other end."""
+    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb")  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return file
+
+
 def acquire_head(path: Path) -> Head | None:
     """What `read_head` finds in a file. Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return read_head(file.fileno())
 
 
@@ -168,7 +189,7 @@ def _read_outputs(reader: "_Reader", n_tensors: int, projectors: tuple[str, ...]
 
 def acquire_text(path: str, wanted: str) -> str | None:
     """One text of a file's metadata; None where there is none, or the file is not understood. Raises OSError."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 if data[: len(MAGIC)] != MAGIC:
@@ -188,7 +209,7 @@ def find_fault(path: Path) -> str:
     """Why a file that begins like a GGUF file is none that llama.cpp reads; empty where nothing is wrong with its head.
     Raises OSError.
     """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             return _find_fault(_Reader(data), len(data))
         except (struct.error, OverflowError):

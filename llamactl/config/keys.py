@@ -90,6 +90,8 @@ def show_value(value: object) -> str:
 
 
 def _show_plain(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"`{', '.join(map(str, value))}`" if value else ""
     return f"`{str(value).lower()}`" if value not in ("", (), {}, None) else ""
 
 

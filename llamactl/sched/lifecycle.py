@@ -14,7 +14,7 @@ from llamactl.sched.core import Core
 from llamactl.sched.events import Complete, InstanceEnded, InstanceReported, InstanceSilent, RevokeLease, SendNote
 from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, Reason
 from llamactl.sched.leases import serve_waiters
-from llamactl.sched.measuring import mark_hidden, measure_after_load
+from llamactl.sched.measuring import mark_hidden, measure_after_load, stop_using_extra_bufts
 from llamactl.sched.memory import list_device_rows, sum_per_account
 from llamactl.sched.recheck import Scope
 from llamactl.sched.shortage import learn_from_failure, learn_from_success
@@ -78,7 +78,7 @@ def _recall_note(core: Core, instance: Instance, event: InstanceReported, now: f
         instance.note = event.note
         note_use(instance, event.note.last_used_s, now)
     if event.facts is not None and not event.facts.extra_bufts and instance.settings.repack:
-        core.no_extra_bufts = True
+        stop_using_extra_bufts(core)
         instance.extra_bufts = False
 
 
@@ -271,7 +271,7 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
     retry = learn_from_failure(core, model, instance, failure)
     core.drop_instance(model, State.FAILED)
     if died_in_warmup and instance.extra_bufts and instance.settings.repack and model.settings is not None:
-        core.no_extra_bufts = True
+        stop_using_extra_bufts(core)
         explain.record_ended_badly(
             core, "warm-up died", model, failure, next="instance died in warm-up, retrying without extra buffer types"
         )

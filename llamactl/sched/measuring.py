@@ -63,6 +63,20 @@ def drop_measurement(core: Core, model: Model) -> None:
     model.measure_error, model.measure_attempts = "", 0
 
 
+def stop_using_extra_bufts(core: Core) -> None:
+    """llama.cpp's extra buffer types end processes on this machine: what was measured with them is measured again, but
+    for models that run or are wanted now.
+    """
+    if core.no_extra_bufts:
+        return
+    core.no_extra_bufts = True
+    for model in core.models.values():
+        waits = model.instance is not None or model.name in core.queue
+        if model.settings is not None and model.settings.repack and model.min is not None and not waits:
+            drop_measurement(core, model)
+            queue_unmeasured(core, model)
+
+
 def measure_after_load(core: Core, model: Model) -> None:
     """The second attempt of a measurement that failed."""
     if (

@@ -428,6 +428,8 @@ def test_embedding_inputs_are_taken_in_every_form_of_a_prompt(embedder: Child) -
         (2, lambda vector: sum(value * value for value in vector)),
         (3, lambda vector: sum(abs(value) ** 3 for value in vector)),
         (0, lambda vector: max(map(abs, vector)) / 32760),
+        (2_000, lambda vector: max(map(abs, vector))),
+        (1 << 31, lambda vector: max(map(abs, vector))),
     ],
 )
 def test_embedding_has_the_length_that_is_asked_for(embedder: Child, norm: int, measure: Any) -> None:
@@ -435,7 +437,7 @@ def test_embedding_has_the_length_that_is_asked_for(embedder: Child, norm: int, 
     _, native = embedder.request("POST", "/embedding", body)
     _, openai = embedder.request("POST", "/v1/embeddings", {"input": "hello", "embd_normalize": norm})
     for vector in (native[0]["embedding"][0], openai["data"][0]["embedding"]):
-        assert measure(vector) == pytest.approx(1, abs=1e-4)
+        assert measure(vector) == pytest.approx(1, abs=1e-3)
     _, raw = embedder.request("POST", "/embedding", {**body, "embd_normalize": -1})
     _, plain = embedder.request("POST", "/embedding", {"content": "hello"})
     scale = raw[0]["embedding"][0][0] / plain[0]["embedding"][0][0]

@@ -28,6 +28,6 @@ def test_changes_are_told_in_the_words_of_the_file() -> None:
         "strict: false -> true",
         "max_wait: 1min -> 0",
         "default_model: unset -> qwen",
-        "cors_origins: unset -> ('*',)",
+        "cors_origins: unset -> *",
         "access_log: info -> off",
     )

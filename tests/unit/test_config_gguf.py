@@ -1,13 +1,16 @@
 """Is a file that is not whole told from one that is, wherever it was cut? And what is not understood left alone?"""
 
+import os
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.config.gguf import Head, acquire_head, find_fault
+from llamactl.config.check import inspect_file
+from llamactl.config.gguf import Head, acquire_head, acquire_text, find_fault
 from tests.models import write_model, write_projector
 
 
@@ -76,3 +79,40 @@ def test_width_of_a_projector_is_its_tensor_s_where_converters_write_another(tmp
         head = acquire_head(write_projector(tmp_path / "p.gguf", projector=projector, width=96, hidden=32))
         assert head is not None
         assert (head.architecture, head.projectors, head.projector_widths) == ("clip", (projector,), (96,))
+
+
+def format_pair(key: bytes, kind: int, value: bytes) -> bytes:
+    return struct.pack("<Q", len(key)) + key + struct.pack("<I", kind) + value
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        format_pair(b"general.name", 8, struct.pack("<Q", 1 << 32)),
+        struct.pack("<Q", 1 << 33),
+        format_pair(b"a", 9, struct.pack("<IQ", 8, 1 << 40)),
+        format_pair(b"a", 9, struct.pack("<IQ", 8, 30_000_000)),
+    ],
+    ids=["text", "key", "endless texts", "many texts"],
+)
+def test_head_that_claims_to_be_huge_is_left_alone_at_once(tmp_path: Path, pair: bytes) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + pair)
+    os.truncate(path, 16 << 30)  # sparse: all of it can be read
+    tracemalloc.start()
+    try:
+        assert acquire_head(path) is None
+        assert acquire_text(str(path), "general.name") is None
+        assert find_fault(path) == ""
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    fifo = tmp_path / "m.gguf"
+    os.mkfifo(fifo)
+    for read in (acquire_head, find_fault, lambda path: acquire_text(str(path), "general.name")):
+        with pytest.raises(OSError, match="no regular file"):
+            read(fifo)
+    assert inspect_file(str(fifo)) == "it is no regular file"

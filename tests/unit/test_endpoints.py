@@ -123,7 +123,8 @@ def test_error_has_the_form_of_its_route(code: ErrorCode) -> None:
     assert own["type"] in LLAMA_SERVER.get(own["code"], {own["type"]})
     openai = format_http_error(error, b"/v1/chat/completions")["error"]
     assert openai["code"] is None or openai["code"].isidentifier()
-    assert openai["param"] == ("messages[0]" if error.kind.http_status in (400, 404, 501) else None)
+    field = "model" if code is ErrorCode.UNKNOWN_MODEL else "messages[0]"
+    assert openai["param"] == (field if error.kind.http_status in (400, 404, 501) else None)
     assert {**openai, "code": own["code"]} == {**own, "param": openai["param"]}
 
 
@@ -160,7 +161,10 @@ def test_routes_whose_errors_are_openais(path: str, is_openai: bool) -> None:
         ("cannot use `top_k`: it is out of range", "top_k"),
         ("cannot read the request body: Expected `str`, got `int` - at `$.messages[0].role`", "messages[0].role"),
         ('cannot route request: "model" is not a string', "model"),
-        ("cannot read body: not a JSON object", None),
+        ("cannot read the request body: Object missing required field `messages`", "messages"),
+        ("cannot take `input[2]`: request (9 tokens) exceeds", "input[2]"),
+        ("cannot read body: not a JSON object: Expected `object`, got `array`", None),
+        ("cannot make embeddings: 'm' generates text; set `pooling` in its configuration", None),
     ],
 )
 def test_field_that_an_error_is_about_is_named(message: str, param: str | None) -> None:

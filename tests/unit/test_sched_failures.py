@@ -24,6 +24,7 @@ from llamactl.sched.events import (
     Refuse,
     RevokeLease,
     StartInstance,
+    StartMeasure,
     StopAnswered,
     StopUnit,
     TellProgress,
@@ -133,8 +134,22 @@ def test_a_warm_up_that_dies_by_signal_is_tried_once_without_extra_buffer_types_
     assert "retrying without extra buffer types" in record.fields["next"]
     bench.ready("a")
     assert bench.granted() == [waiter]
+    bench.measure("b", host=1)
     bench.lease("b")
     assert not bench.list_last(StartInstance)[0].extra_bufts
+
+
+def test_what_was_measured_with_extra_buffer_types_that_end_processes_is_measured_again() -> None:
+    bench = make_bench("a", "b", "c")
+    bench.lease("a")
+    bench.lease("c")
+    bench.ready("c")
+    bench.report("a", ChildState.LOADING, stage="warmup")
+    bench.ended("a", CRASH)
+    assert [(effect.settings.name, effect.extra_bufts) for effect in bench.list_last(StartMeasure)] == [("b", False)]
+    assert [effect.settings.name for effect in bench.list_last(StartInstance)] == ["a"], "it is wanted now"
+    bench.measure("b", host=5)
+    assert bench.list_last(StartMeasure) == [], "what runs is not measured"
 
 
 @pytest.mark.parametrize(

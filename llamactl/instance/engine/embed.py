@@ -198,16 +198,16 @@ def normalize_as(vector: list[float], norm: int) -> list[float]:
 
     -1: not at all, 0: to the range of 16 bits, else to length 1 by that norm (2: the Euclidean one).
     """
-    match norm:
-        case _ if norm < 0:
-            return vector
-        case 0:
-            length = max(map(abs, vector), default=0.0) / 32760.0
-        case 2:
-            return normalize(vector)
-        case _:
-            length = math.fsum(abs(value) ** norm for value in vector) ** (1 / norm)
-    return [value / length for value in vector] if length > 0 else vector
+    largest = max(map(abs, vector), default=0.0)
+    if norm < 0 or not largest:
+        return vector
+    if norm == 2:
+        return normalize(vector)
+    if norm == 0:
+        length = largest / 32760.0
+    else:  # in parts of the largest value, whose power may be too small or too large for a number
+        length = largest * math.fsum((abs(value) / largest) ** norm for value in vector) ** (1 / norm)
+    return [value / length for value in vector]
 
 
 def normalize(vector: list[float]) -> list[float]:

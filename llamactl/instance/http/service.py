@@ -136,7 +136,7 @@ class Service:
             more = ", /embedding answers with one for each token" if self.embeds_tokens else ""
             raise refuse(f"cannot make embeddings: pooling {self.pooling!r} gives no vector for a text{more}")
         if body.encoding_format not in (None, "float", "base64"):
-            raise refuse(f"cannot use `encoding_format`: {body.encoding_format!r} is neither float nor base64")
+            raise refuse(f"cannot use `encoding_format`: {body.encoding_format[:40]!r} is neither float nor base64")
         if body.dimensions is not None and not 1 <= body.dimensions <= self.facts.n_embd:
             raise refuse(f"cannot use `dimensions`: {body.dimensions}, the model makes {self.facts.n_embd}")
         name = "input" if isinstance(body.input, list) else ""
