@@ -58,7 +58,8 @@ def connect() -> http.client.HTTPConnection:
 def test_chat_and_stream_pass_nginx(llamactl: Llamactl, tiny: dict[str, Path], nginx: None) -> None:
     llamactl.write_models(a={"path": str(tiny["a"]), "ctx": 2048})
     llamactl.cli("reload")
-    body = client.format_chat("a", max_tokens=300, temperature=0, ignore_eos=True)
+    # Few tokens: of a model of random weights the likeliest ones are nearly alike, and sums are not the same each time.
+    body = client.format_chat("a", max_tokens=40, temperature=0, ignore_eos=True)
     whole = client.request(connect(), "POST", "/v1/chat/completions", body)
     assert whole.status == 200
     connection = connect()
