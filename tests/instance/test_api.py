@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from llamactl.settings import ModelSettings, Switch
 from tests.http_errors import check_error
 from tests.instance.harness import Child, join_text, run_child
-from tests.models import write_model
+from tests.models import write_embedding_model, write_model
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
@@ -442,6 +443,17 @@ def test_embedding_has_the_length_that_is_asked_for(embedder: Child, norm: int, 
     _, plain = embedder.request("POST", "/embedding", {"content": "hello"})
     scale = raw[0]["embedding"][0][0] / plain[0]["embedding"][0][0]
     assert raw[0]["embedding"][0] == pytest.approx([scale * value for value in plain[0]["embedding"][0]], abs=1e-4)
+
+
+def test_encoder_without_pooling_has_a_vector_for_each_token_and_generates_no_text(tmp_path: Path) -> None:
+    path = write_embedding_model(tmp_path / "none.gguf", pooling=gguf.PoolingType.NONE)
+    with run_child(tmp_path, "serve", ModelSettings(name="none", path=str(path), threads=1)) as child:
+        child.supervisor.wait_for("ready")
+        assert "embeddings" in refuse(child, COMPLETION, {"prompt": "hello"})["message"]
+        assert "/embedding" in refuse(child, "/v1/embeddings", {"input": "hello"})["message"]
+        status, answer = child.request("POST", "/embedding", {"content": "hello"})
+        assert status == 200
+        assert len(answer[0]["embedding"]) > 1
 
 
 def test_model_for_embeddings_generates_no_text(embedder: Child) -> None:

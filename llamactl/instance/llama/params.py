@@ -160,10 +160,11 @@ def choose_pooling(settings: ModelSettings) -> int:
 
 
 def makes_embeddings(settings: ModelSettings, traits: ModelTraits) -> bool:
-    """Whether the model is for embeddings: pooling is configured, or named by the file. Such a model generates no
+    """Whether the model is for embeddings: pooling is configured, or named by the file, or it is an encoder, from which
+    llama.cpp makes no text whatever its file says: to ask it would end the process. Such a model generates no
     text here.
     """
-    return bool(settings.pooling) or traits.pooling is not None
+    return bool(settings.pooling) or traits.pooling is not None or not traits.causal
 
 
 def _find_cache_type(name: str) -> int:
