@@ -18,6 +18,12 @@ from typing import Any
 # unit.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
+# How often libgomp looks at a barrier before a thread sleeps; read once, when it is loaded. Its own 300,000 are
+# milliseconds at each of a step's hundreds of barriers as soon as other programs have a share of the CPUs. A count
+# would go before a policy, so where that was set there is none of ours.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 
 def _import_without_package_code() -> Any:
     """The submodule `llama_cpp.llama_cpp`; an already imported package is used as it is."""
