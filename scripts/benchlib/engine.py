@@ -32,8 +32,8 @@ from benchlib.quiet import QUIET_SHARE, OthersWatch
 from benchlib.report import BenchError, Result
 from benchlib.streams import Stream, run_streams
 from llamactl.settings import ModelSettings
-from tests.instance.harness import Child, run_child
 from tests.models import write_model
+from tests.socket.instance.harness import Child, run_child
 
 THREADS = 2
 PARALLEL = 4

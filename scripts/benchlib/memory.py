@@ -22,10 +22,10 @@ sys.path.insert(0, str(CHECKOUT))
 
 from llamactl.protocol import Breakdown, Row  # noqa: E402
 from llamactl.settings import ModelSettings, Switch  # noqa: E402
-from tests.instance.harness import run_child  # noqa: E402
 from tests.models import write_embedding_model, write_model  # noqa: E402
+from tests.socket.instance.harness import run_child  # noqa: E402
 
-LISTENER = CHECKOUT / "tests" / "system" / "rpc_listener.py"
+LISTENER = CHECKOUT / "tests" / "system" / "supervisor" / "rpc_listener.py"
 PARTS = {"model": "weights", "context": "context", "compute": "compute"}
 WHERE = ("CPU", "one device", "two devices", "two devices, 1:5")
 
