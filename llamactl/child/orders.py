@@ -15,7 +15,8 @@ import msgspec
 
 from llamactl.child import variables
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.protocol import Breakdown, ChildRole
+from llamactl.protocol.report_socket import ChildRole
+from llamactl.protocol.values import Breakdown
 from llamactl.settings import ModelSettings, decode_spec, encode_spec
 
 T = TypeVar("T")

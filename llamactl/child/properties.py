@@ -27,7 +27,7 @@ from llamactl.child.orders import ChildEnvironment, format_environment
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import DEVICES_SLUG, MODEL_SLICE, Role, format_slug
 from llamactl.paths import Paths
-from llamactl.protocol import ChildRole
+from llamactl.protocol.report_socket import ChildRole
 from llamactl.settings import ModelSettings
 
 MODEL_GROUP = "llamactl-model"

@@ -13,7 +13,8 @@ from llamactl.cli.progress import Board, ProgressLine
 from llamactl.cli.show import format_memory_table
 from llamactl.cli.terminal import acquire_look
 from llamactl.paths import Paths, acquire_paths
-from llamactl.protocol import Done, MeasureRequest, PinRequest, ReloadRequest, format_memory
+from llamactl.protocol.control_socket import Done, MeasureRequest, PinRequest, ReloadRequest
+from llamactl.protocol.values import format_memory
 
 _REPLACED = "files replaced, measured anew"
 

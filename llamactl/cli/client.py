@@ -17,19 +17,8 @@ from typing import Any
 from llamactl import __version__
 from llamactl.cli.output import complain
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.protocol import (
-    VERSION,
-    ClientHello,
-    ClientRole,
-    Failure,
-    JunkError,
-    JunkNotice,
-    LineReader,
-    Progress,
-    ServerMessage,
-    Welcome,
-    encode_message,
-)
+from llamactl.protocol.control_socket import ClientHello, ClientRole, Failure, Progress, ServerMessage, Welcome
+from llamactl.protocol.lines import VERSION, JunkError, JunkNotice, LineReader, encode_message
 
 GREETING_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 << 20

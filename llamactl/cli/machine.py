@@ -18,7 +18,8 @@ from llamactl.cli.tables import Cell, Column, format_table
 from llamactl.cli.terminal import WHOLE, Look, Style, acquire_look, wrap
 from llamactl.cli.times import describe_moment
 from llamactl.paths import acquire_paths
-from llamactl.protocol import Decision, DeviceStatus, MachineStatus, StatusRequest
+from llamactl.protocol.control_socket import MachineStatus, StatusRequest
+from llamactl.protocol.descriptions import Decision, DeviceStatus
 
 _INDENT = " " * 13
 _COLUMNS = (

@@ -14,7 +14,8 @@ from llamactl.cli.output import NOTHING, clean_line, format_bytes, format_span, 
 from llamactl.cli.tables import Column, format_table
 from llamactl.cli.terminal import WHOLE, Look, acquire_look, wrap
 from llamactl.paths import acquire_paths
-from llamactl.protocol import LoadPlan, PlanDevice, PlanInstance, PlanRequest, PlanResult
+from llamactl.protocol.control_socket import PlanRequest, PlanResult
+from llamactl.protocol.descriptions import LoadPlan, PlanDevice, PlanInstance
 
 _INSTANCES = (
     *(Column("INSTANCE", least=10, middle=True), "GOES", Column("WHY", least=16), "IDLE"),

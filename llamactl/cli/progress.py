@@ -9,7 +9,8 @@ from typing import TextIO
 
 from llamactl.cli.output import clean_line, complain, draw
 from llamactl.cli.terminal import find_width, shorten
-from llamactl.protocol import Progress, Stage
+from llamactl.protocol.control_socket import Progress
+from llamactl.protocol.values import Stage
 
 _CLEAR = "\r\x1b[2K"
 _COUNTED = (Stage.LOADING, Stage.MEASURING)

@@ -19,19 +19,9 @@ from llamactl.cli.times import describe_moment, format_moment
 from llamactl.errors import ERROR_TABLE, ErrorCode
 from llamactl.names import format_command
 from llamactl.paths import acquire_paths
-from llamactl.protocol import (
-    BY_SIGNAL,
-    Breakdown,
-    Ending,
-    ListRequest,
-    MemoryStatus,
-    ModelList,
-    ModelMemory,
-    ModelStatus,
-    RowKind,
-    State,
-    format_memory,
-)
+from llamactl.protocol.control_socket import ListRequest, ModelList
+from llamactl.protocol.descriptions import Ending, ModelStatus
+from llamactl.protocol.values import BY_SIGNAL, Breakdown, MemoryStatus, ModelMemory, RowKind, State, format_memory
 
 HOST = "Host"
 _UNMEASURED = {

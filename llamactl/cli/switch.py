@@ -21,7 +21,8 @@ from llamactl.cli.progress import Board, ProgressLine, describe_progress, descri
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import format_command
 from llamactl.paths import acquire_paths
-from llamactl.protocol import Done, ListRequest, LoadRequest, ModelList, Progress, State, UnloadRequest
+from llamactl.protocol.control_socket import Done, ListRequest, LoadRequest, ModelList, Progress, UnloadRequest
+from llamactl.protocol.values import State
 
 _BENIGN_FIRST = (0, 3, 4, 5, 1, 6)
 """Exit statuses, the least grave first: "not loaded" must not hide that something has failed."""

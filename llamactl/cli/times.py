@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from llamactl.cli.output import format_span
-from llamactl.protocol import Decision, Ending
+from llamactl.protocol.descriptions import Decision, Ending
 
 
 def format_moment(time_s: float, now_s: float) -> str:

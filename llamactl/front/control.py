@@ -14,25 +14,21 @@ from typing import Protocol, cast
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.leases import CONTROL_WAIT_S, parse_failure
-from llamactl.protocol import (
-    VERSION,
+from llamactl.protocol.control_socket import (
     ClientHello,
     ClientMessage,
     ClientRole,
     Done,
     Failure,
     HeldLease,
-    JunkError,
-    JunkNotice,
-    LineReader,
     MachineStatus,
     MeasureResult,
     ModelList,
     ReloadResult,
     ServerMessage,
     Welcome,
-    encode_message,
 )
+from llamactl.protocol.lines import VERSION, JunkError, JunkNotice, LineReader, encode_message
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_LAST_S = 1.0

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from llamactl.front.listing import format_info, format_model, format_status
-from llamactl.protocol import ModelStatus, State, format_memory
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.values import State, format_memory
 
 PROGRESS_INTERVAL_S = 0.2
 HISTORY = 1024

@@ -12,7 +12,7 @@ import ipaddress
 import re
 
 from llamactl.front.wire import RequestHead
-from llamactl.protocol import FrontSettings
+from llamactl.protocol.control_socket import FrontSettings
 
 PREFLIGHT_MAX_AGE_S = 600
 MAX_REMEMBERED = 64

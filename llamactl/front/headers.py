@@ -12,7 +12,8 @@ import msgspec
 from llamactl.endpoints import format_http_error
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.wire import Head, RequestHead, ResponseHead
-from llamactl.protocol import Progress, Stage
+from llamactl.protocol.control_socket import Progress
+from llamactl.protocol.values import Stage
 
 RETRY_AFTER_S = 5
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.protocol import (
+from llamactl.protocol.control_socket import (
     BusyNotice,
     CancelRequest,
     ClientMessage,

@@ -7,7 +7,9 @@ used is listed the same way, with the reason, or its owner would look for it in 
 
 from typing import Any
 
-from llamactl.protocol import ModelList, ModelStatus, Stage, State, format_memory
+from llamactl.protocol.control_socket import ModelList
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.values import Stage, State, format_memory
 
 _VALUES = {
     State.UNLOADED: "unloaded",

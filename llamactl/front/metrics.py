@@ -17,7 +17,9 @@ from prometheus_client.samples import Sample
 
 from llamactl import __version__
 from llamactl.front.tally import Histogram, Tally
-from llamactl.protocol import DeviceStatus, MachineStatus, ModelCounters, ModelStatus, State
+from llamactl.protocol.control_socket import MachineStatus
+from llamactl.protocol.descriptions import DeviceStatus, ModelCounters, ModelStatus
+from llamactl.protocol.values import State
 
 MODEL = ["model"]
 DEVICE = ["device"]

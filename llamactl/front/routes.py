@@ -31,19 +31,19 @@ from llamactl.front.naming import (
 from llamactl.front.scrape import Scrape
 from llamactl.front.subscribers import EventStream
 from llamactl.front.wire import RequestHead
-from llamactl.protocol import (
+from llamactl.protocol.control_socket import (
     ClientMessage,
     ListRequest,
     LoadRequest,
     MachineStatus,
     ModelList,
-    ModelStatus,
     ReloadRequest,
-    State,
     StatusRequest,
     SubscribeRequest,
     UnloadRequest,
 )
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.values import State
 
 if TYPE_CHECKING:
     from llamactl.front.client import ClientConnection

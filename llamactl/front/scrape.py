@@ -11,7 +11,8 @@ from llamactl.front.control import Reply
 from llamactl.front.metrics import Snapshot, render
 from llamactl.front.probe import Probe
 from llamactl.front.wire import RequestHead
-from llamactl.protocol import ListRequest, MachineStatus, ModelList, State, StatusRequest
+from llamactl.protocol.control_socket import ListRequest, MachineStatus, ModelList, StatusRequest
+from llamactl.protocol.values import State
 
 if TYPE_CHECKING:
     from llamactl.front.client import ClientConnection

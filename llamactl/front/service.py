@@ -27,7 +27,7 @@ from llamactl.front.tally import Tally
 from llamactl.front.upstream import UpstreamPool
 from llamactl.front.wire import RequestHead
 from llamactl.names import MAX_NAME_LENGTH
-from llamactl.protocol import (
+from llamactl.protocol.control_socket import (
     Failure,
     FrontSettings,
     HeldLease,

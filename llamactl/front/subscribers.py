@@ -17,7 +17,7 @@ from llamactl.front.control import Reply
 from llamactl.front.events import EventLog
 from llamactl.front.headers import LAST_CHUNK, format_chunk, format_stream_head
 from llamactl.front.wire import RequestHead
-from llamactl.protocol import ModelList, ModelNotice, ModelRemoved, ModelsChanged, SubscribeRequest
+from llamactl.protocol.control_socket import ModelList, ModelNotice, ModelRemoved, ModelsChanged, SubscribeRequest
 
 if TYPE_CHECKING:
     from llamactl.front.client import ClientConnection

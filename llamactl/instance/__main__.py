@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     # From here on everything is imported while the model loads.
     from llamactl.child.orders import parse_environment
     from llamactl.errors import LlamactlError
-    from llamactl.protocol import ChildRole
+    from llamactl.protocol.report_socket import ChildRole
 
     try:
         (role,) = arguments

@@ -14,7 +14,9 @@ from llamactl.child.orders import ChildEnvironment
 from llamactl.errors import LlamactlError
 from llamactl.instance.llama.devices import acquire_device_list, list_devices
 from llamactl.instance.report import ReportLink
-from llamactl.protocol import VERSION, AnswerResult, Breakdown, ChildHello, ChildState, DeviceList, Facts, Order
+from llamactl.protocol.lines import VERSION
+from llamactl.protocol.report_socket import AnswerResult, ChildHello, ChildState, Order
+from llamactl.protocol.values import Breakdown, DeviceList, Facts
 from llamactl.systemd.journal import get_logger
 
 log = get_logger()

@@ -14,24 +14,20 @@ from typing import Any
 
 import msgspec
 
-from llamactl.protocol import (
-    VERSION,
+from llamactl.protocol.lines import VERSION, JunkError, JunkNotice, LineReader, encode_message
+from llamactl.protocol.report_socket import (
     Ack,
     Answer,
     AnswerResult,
     ChildHello,
     ChildState,
     ChildWelcome,
-    JunkError,
-    JunkNotice,
-    LineReader,
-    Note,
     Order,
     OrderKind,
     OrderMessage,
     Report,
-    encode_message,
 )
+from llamactl.protocol.values import Note
 from llamactl.systemd.journal import get_logger
 
 log = get_logger()

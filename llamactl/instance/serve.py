@@ -27,7 +27,8 @@ from llamactl.errors import LlamactlError
 from llamactl.instance.engine.activity import Activity
 from llamactl.instance.llama.early import EarlyLoad
 from llamactl.instance.report import ReportLink
-from llamactl.protocol import VERSION, AnswerResult, ChildHello, ChildState, Order, OrderKind
+from llamactl.protocol.lines import VERSION
+from llamactl.protocol.report_socket import AnswerResult, ChildHello, ChildState, Order, OrderKind
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from llamactl.protocol import MemoryStatus, Note, Stage, State
+from llamactl.protocol.values import MemoryStatus, Note, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
 from llamactl.sched.events import OrderWake, Refuse, StartInstance, TellProgress

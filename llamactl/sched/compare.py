@@ -11,7 +11,7 @@ measuring had them on, nothing can be said.
 
 from collections.abc import Mapping
 
-from llamactl.protocol import Breakdown, RowKind
+from llamactl.protocol.values import Breakdown, RowKind
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Instance, Model
 from llamactl.sched.memory import HOST, sum_per_account

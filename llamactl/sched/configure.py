@@ -9,7 +9,7 @@ After a start nothing is stopped, and nothing that would evict is started, until
 the fronts have announced their leases, or the time for that is over; from then on what stays silent is no victim.
 """
 
-from llamactl.protocol import MemoryStatus, State
+from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core, Recovery
 from llamactl.sched.events import (

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llamactl.protocol import Stage, State
+from llamactl.protocol.values import Stage, State
 from llamactl.sched.events import Effect, Holder, Record, Refuse, TellProgress, Waiter
 from llamactl.sched.instances import Instance, Model
 from llamactl.sched.ledger import Ledger

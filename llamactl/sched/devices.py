@@ -12,7 +12,7 @@ The view of one model is no complete listing unless nothing hides devices from i
 
 import msgspec
 
-from llamactl.protocol import Row
+from llamactl.protocol.values import Row
 from llamactl.sched.core import Core
 from llamactl.sched.events import DevicesRead, DevicesReadEnded
 from llamactl.sched.instances import Model

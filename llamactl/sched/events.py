@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llamactl.errors import ErrorCode
-from llamactl.protocol import Breakdown, ChildState, Facts, LoadFailure, Note, Row, Stage
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import Breakdown, Facts, LoadFailure, Note, Row, Stage
 from llamactl.settings import Config, ModelSettings
 
 Holder = int

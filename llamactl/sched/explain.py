@@ -11,7 +11,7 @@ from typing import Any
 
 from llamactl.errors import ErrorCode
 from llamactl.names import MAX_NAME_LENGTH, format_command
-from llamactl.protocol import Breakdown, LoadFailure, RowKind, State
+from llamactl.protocol.values import Breakdown, LoadFailure, RowKind, State
 from llamactl.sched.core import Core
 from llamactl.sched.events import Refuse
 from llamactl.sched.evict import Plan

@@ -8,7 +8,7 @@ text that another file would not have; empty: nobody could look, and what is kno
 When somebody looks is `readings`' question.
 """
 
-from llamactl.protocol import MemoryStatus, State
+from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched.core import Core
 from llamactl.sched.events import FilesSeen
 from llamactl.sched.instances import Model, Reason

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from llamactl.protocol import Breakdown, Facts, LoadFailure, MemoryStatus, Note, State
+from llamactl.protocol.values import Breakdown, Facts, LoadFailure, MemoryStatus, Note, State
 from llamactl.sched.events import Holder, Waiter
 from llamactl.sched.memory import HOST, strip_unmeasured, sum_per_account
 from llamactl.sched.placement import Option

@@ -6,7 +6,7 @@ answered once, a limit of instances never passed) is checked by who applies them
 
 import itertools
 
-from llamactl.protocol import State
+from llamactl.protocol.values import State
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Instance, Model, Reason
 from llamactl.sched.memory import is_self_fitting

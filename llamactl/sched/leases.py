@@ -6,7 +6,7 @@ each counts as busy from then on: that is why nothing is evicted between its loa
 
 import msgspec
 
-from llamactl.protocol import State
+from llamactl.protocol.values import State
 from llamactl.sched.core import Core
 from llamactl.sched.events import Complete, GrantLease, SendNote, Waiter
 from llamactl.sched.instances import Instance, Lease, Model

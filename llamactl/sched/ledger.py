@@ -11,7 +11,8 @@ two limits: the kernel's figure less a margin, and a budget for all instances to
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from llamactl.protocol import Breakdown, DeviceStatus, Row
+from llamactl.protocol.descriptions import DeviceStatus
+from llamactl.protocol.values import Breakdown, Row
 from llamactl.sched.memory import HOST, list_device_rows
 from llamactl.settings import GlobalSettings
 

@@ -7,7 +7,8 @@ a stop of ours is a crash or a failed load, and what it means depends on the sta
 
 import msgspec
 
-from llamactl.protocol import BY_SIGNAL, ChildState, LoadFailure, Stage, State
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import BY_SIGNAL, LoadFailure, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core

@@ -7,7 +7,7 @@ start, or that somebody stopped, is no attempt: the next load tries again. Figur
 say nothing about what is free now.
 """
 
-from llamactl.protocol import MemoryStatus, State
+from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched import explain
 from llamactl.sched.admission import get_host_room, is_to_be_measured, list_margins
 from llamactl.sched.compare import compare_effective

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from llamactl.protocol import Breakdown, Row, RowKind
+from llamactl.protocol.values import Breakdown, Row, RowKind
 from llamactl.settings import ModelSettings, Switch
 
 HOST = "Host"

@@ -12,7 +12,7 @@ devices would take turns in losing their models.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from llamactl.protocol import Breakdown
+from llamactl.protocol.values import Breakdown
 from llamactl.sched.evict import Outcome, Plan, Room
 from llamactl.sched.memory import HOST, list_device_rows
 from llamactl.settings import ModelSettings

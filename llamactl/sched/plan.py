@@ -4,7 +4,8 @@ Asks what a real load asks (`ways`), and does nothing. An instance's line says w
 or stays, in the words of `evict.Why`; the plan as a whole says in a sentence what a user would see happen.
 """
 
-from llamactl.protocol import LoadPlan, PlanDevice, PlanInstance, State
+from llamactl.protocol.descriptions import LoadPlan, PlanDevice, PlanInstance
+from llamactl.protocol.values import State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
 from llamactl.sched.evict import Outcome, Plan, Why

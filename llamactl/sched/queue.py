@@ -9,7 +9,7 @@ their own waiters.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from llamactl.protocol import Stage
+from llamactl.protocol.values import Stage
 from llamactl.sched.events import Holder, Waiter
 
 

@@ -11,7 +11,7 @@ refused.
 6. Asleep, loading, on its way out, or not loaded: it joins the model's entry.
 """
 
-from llamactl.protocol import MemoryStatus, Stage, State
+from llamactl.protocol.values import MemoryStatus, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
 from llamactl.sched.events import (

@@ -9,7 +9,7 @@ left only if there is enough beside this model's smallest form; to hold back wha
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from llamactl.protocol import State
+from llamactl.protocol.values import State
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Model
 from llamactl.sched.memory import HOST, add_bytes

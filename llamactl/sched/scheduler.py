@@ -8,7 +8,8 @@ waits is decided anew until nothing changes. The same events with the same times
 from collections.abc import Callable
 from typing import Any
 
-from llamactl.protocol import DeviceStatus, LoadPlan, ModelStatus, State
+from llamactl.protocol.descriptions import DeviceStatus, LoadPlan, ModelStatus
+from llamactl.protocol.values import State
 from llamactl.sched import (
     configure,
     devices,

@@ -5,7 +5,7 @@ So each busy model is told how many there are, and takes its part of the cores. 
 nothing, and hears of it with its next request.
 """
 
-from llamactl.protocol import Breakdown, RowKind
+from llamactl.protocol.values import Breakdown, RowKind
 from llamactl.sched.core import Core
 from llamactl.sched.events import ShareProcessors
 from llamactl.sched.instances import Instance

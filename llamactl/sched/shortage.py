@@ -8,7 +8,7 @@ unloaded. There is one next try, and none where nothing of ours holds memory the
 
 import re
 
-from llamactl.protocol import LoadFailure
+from llamactl.protocol.values import LoadFailure
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Instance, Model
 from llamactl.sched.memory import HOST

@@ -22,7 +22,7 @@ A stop that is only asked for is no state: a model stays `ready` until its insta
 A unit that ends badly while it is stopping was wanted gone and is `unloaded`, not `failed`.
 """
 
-from llamactl.protocol import State
+from llamactl.protocol.values import State
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.UNLOADED: frozenset({State.LOADING}),

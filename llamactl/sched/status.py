@@ -5,7 +5,8 @@ same, "not yet". Socket, unit and process are the supervisor's to add.
 """
 
 from llamactl.names import format_slug
-from llamactl.protocol import Breakdown, ModelMemory, ModelStatus, Stage, State
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.values import Breakdown, ModelMemory, Stage, State
 from llamactl.sched.admission import is_to_be_admitted
 from llamactl.sched.args import format_args
 from llamactl.sched.core import Core

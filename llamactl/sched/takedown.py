@@ -11,7 +11,7 @@ left that it could serve. Going to sleep is the same way with another order at i
 lease.
 """
 
-from llamactl.protocol import Stage, State
+from llamactl.protocol.values import Stage, State
 from llamactl.sched.core import Core
 from llamactl.sched.events import (
     CancelRecall,

@@ -7,7 +7,7 @@ here changes anything, so that `llamactl plan` asks the same questions as a real
 from collections.abc import Mapping
 from dataclasses import replace
 
-from llamactl.protocol import State
+from llamactl.protocol.values import State
 from llamactl.sched.core import Core
 from llamactl.sched.evict import Candidate, Room, choose_victims
 from llamactl.sched.instances import Instance, Model, Reason

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from llamactl.protocol import Breakdown, Facts, Row
+from llamactl.protocol.values import Breakdown, Facts, Row
 from llamactl.sched.memory import get_rpc_server, list_device_rows, sees_device, strip_unmeasured
 from llamactl.settings import ModelSettings
 from llamactl.supervisor.files import FileIdentity, acquire_files, identify_file

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from llamactl.names import Role, parse_unit
-from llamactl.protocol import (
-    VERSION,
+from llamactl.protocol.lines import VERSION
+from llamactl.protocol.report_socket import (
     Ack,
     Answer,
     AnswerResult,
@@ -25,11 +25,11 @@ from llamactl.protocol import (
     ChildMessage,
     ChildRole,
     ChildWelcome,
-    Note,
     Order,
     OrderKind,
     Report,
 )
+from llamactl.protocol.values import Note
 from llamactl.supervisor.connection import LineConnection
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.peer import acquire_peer

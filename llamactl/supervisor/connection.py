@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from llamactl.protocol import MAX_MESSAGE_BYTES, JunkError, JunkNotice, LineReader, encode_message
+from llamactl.protocol.lines import MAX_MESSAGE_BYTES, JunkError, JunkNotice, LineReader, encode_message
 
 MAX_UNSENT_BYTES = 8 * MAX_MESSAGE_BYTES
 

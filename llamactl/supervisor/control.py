@@ -16,8 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.protocol import (
-    VERSION,
+from llamactl.protocol.control_socket import (
     BusyNotice,
     CancelRequest,
     ClientHello,
@@ -28,13 +27,11 @@ from llamactl.protocol import (
     IdleNotice,
     LeaseRequest,
     ListRequest,
-    LoadPlan,
     LoadRequest,
     MachineStatus,
     MeasureRequest,
     MeasureResult,
     ModelList,
-    ModelStatus,
     PinRequest,
     PlanRequest,
     PlanResult,
@@ -46,6 +43,8 @@ from llamactl.protocol import (
     UnloadRequest,
     Welcome,
 )
+from llamactl.protocol.descriptions import LoadPlan, ModelStatus
+from llamactl.protocol.lines import VERSION
 from llamactl.sched import events
 from llamactl.sched.events import Holder, Waiter
 from llamactl.supervisor.children import BACKLOG, bind_unix_socket

@@ -6,7 +6,7 @@ differ. Since this supervisor's start: a counter that falls back to zero is what
 
 from dataclasses import dataclass, field
 
-from llamactl.protocol import ModelCounters
+from llamactl.protocol.descriptions import ModelCounters
 from llamactl.sched.events import Record
 
 

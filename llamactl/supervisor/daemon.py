@@ -21,27 +21,24 @@ from llamactl.config import HeadCache, describe_changes, load_config
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import Role, format_slug, format_unit
 from llamactl.paths import Paths
-from llamactl.protocol import (
-    VERSION,
-    AnswerResult,
+from llamactl.protocol.control_socket import (
     Failure,
     FrontSettings,
     LeaseGone,
     LeaseGrant,
-    LoadFailure,
-    LoadPlan,
     MachineStatus,
     ModelList,
     ModelsChanged,
-    ModelStatus,
     Progress,
     Recall,
     RecallCancelled,
     ReloadResult,
-    Report,
-    State,
     Welcome,
 )
+from llamactl.protocol.descriptions import LoadPlan, ModelStatus
+from llamactl.protocol.lines import VERSION
+from llamactl.protocol.report_socket import AnswerResult, Report
+from llamactl.protocol.values import LoadFailure, State
 from llamactl.sched import events
 from llamactl.sched.scheduler import Scheduler
 from llamactl.settings import Config, ModelSettings

@@ -8,7 +8,7 @@ total agrees with llama.cpp's: on integrated GPUs the two may mean different mem
 from collections.abc import Mapping
 from pathlib import Path
 
-from llamactl.protocol import Row, RowKind
+from llamactl.protocol.values import Row, RowKind
 
 DRM = Path("/sys/class/drm")
 TOLERANCE = 0.05

@@ -11,7 +11,7 @@ from collections import deque
 
 import msgspec
 
-from llamactl.protocol import Decision, Ending
+from llamactl.protocol.descriptions import Decision, Ending
 from llamactl.sched.events import Record
 from llamactl.sched.explain import format_bytes
 from llamactl.sched.instances import Reason

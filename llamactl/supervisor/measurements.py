@@ -17,7 +17,8 @@ from enum import Enum, auto
 
 from llamactl.names import Role, format_slug
 from llamactl.paths import Paths
-from llamactl.protocol import ChildState, DeviceList, LoadFailure, Report, Row
+from llamactl.protocol.report_socket import ChildState, Report
+from llamactl.protocol.values import DeviceList, LoadFailure, Row
 from llamactl.sched import events
 from llamactl.sched.memory import get_rpc_server, hides_devices
 from llamactl.settings import Config, ModelSettings

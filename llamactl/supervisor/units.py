@@ -23,7 +23,8 @@ from llamactl.config import explain_unreadable
 from llamactl.errors import LlamactlError
 from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit
 from llamactl.paths import Paths
-from llamactl.protocol import ChildRole, LoadFailure
+from llamactl.protocol.report_socket import ChildRole
+from llamactl.protocol.values import LoadFailure
 from llamactl.sched.events import StartInstance, StartMeasure
 from llamactl.settings import GlobalSettings, ModelSettings, decode_spec
 from llamactl.share import python_paths

@@ -14,7 +14,9 @@ from types import MappingProxyType
 
 import msgspec
 
-from llamactl.protocol import ModelNotice, ModelRemoved, ModelStatus, State
+from llamactl.protocol.control_socket import ModelNotice, ModelRemoved
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.values import State
 from llamactl.sched.events import Holder
 
 INTERVAL_S = 0.1

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from signal import Signals
 
 from llamactl.names import Role
-from llamactl.protocol import BY_SIGNAL
+from llamactl.protocol.values import BY_SIGNAL
 
 CLD_EXITED = 1
 CLD_KILLED = 2

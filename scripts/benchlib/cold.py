@@ -120,7 +120,8 @@ def follow_load() -> float:
     """Load by command; the moment of the instance's first report."""
     from llamactl.cli.client import Client
     from llamactl.paths import Paths
-    from llamactl.protocol import LoadRequest, Progress, Stage
+    from llamactl.protocol.control_socket import LoadRequest, Progress
+    from llamactl.protocol.values import Stage
 
     moments: dict[Stage, float] = {}
 

@@ -8,17 +8,15 @@ It speaks the real protocol, so that the front under measurement is the real one
 import asyncio
 import sys
 
-from llamactl.protocol import (
-    VERSION,
+from llamactl.protocol.control_socket import (
     ClientHello,
     ClientMessage,
     FrontSettings,
     LeaseGrant,
     LeaseRequest,
-    LineReader,
     Welcome,
-    encode_message,
 )
+from llamactl.protocol.lines import VERSION, LineReader, encode_message
 
 
 class Granter(asyncio.Protocol):

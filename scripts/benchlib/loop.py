@@ -23,7 +23,7 @@ from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.llama.early import EarlyLoad
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.loading import Loaded
-from llamactl.protocol import ChildRole
+from llamactl.protocol.report_socket import ChildRole
 from llamactl.settings import ModelSettings
 
 PARALLEL = 4

@@ -20,7 +20,7 @@ from benchlib.report import BenchError, Result
 CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(CHECKOUT))
 
-from llamactl.protocol import Breakdown, Row  # noqa: E402
+from llamactl.protocol.values import Breakdown, Row  # noqa: E402
 from llamactl.settings import ModelSettings, Switch  # noqa: E402
 from tests.models import write_embedding_model, write_model  # noqa: E402
 from tests.socket.instance.harness import run_child  # noqa: E402

@@ -10,7 +10,8 @@ import time
 from collections import deque
 
 from benchlib.report import Result
-from llamactl.protocol import Breakdown, ChildState, Row, RowKind
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import Breakdown, Row, RowKind
 from llamactl.sched import events as ev
 from llamactl.sched.scheduler import Scheduler
 from llamactl.settings import Config, GlobalSettings, ModelSettings

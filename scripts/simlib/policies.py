@@ -9,7 +9,8 @@ device it lies on.
 from collections import deque
 from collections.abc import Iterable
 
-from llamactl.protocol import Breakdown, ChildState, Row, RowKind
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import Breakdown, Row, RowKind
 from llamactl.sched import events
 from llamactl.sched.scheduler import Scheduler
 from llamactl.settings import Config, GlobalSettings, ModelSettings

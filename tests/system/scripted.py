@@ -19,24 +19,20 @@ from pathlib import Path
 
 import sdnotify
 
-from llamactl.protocol import (
-    VERSION,
+from llamactl.protocol.lines import VERSION, LineReader, encode_message
+from llamactl.protocol.report_socket import (
     Ack,
     Answer,
     AnswerResult,
-    Breakdown,
     ChildHello,
     ChildRole,
     ChildState,
     ChildWelcome,
-    LineReader,
     Order,
     OrderMessage,
     Report,
-    Row,
-    RowKind,
-    encode_message,
 )
+from llamactl.protocol.values import Breakdown, Row, RowKind
 from llamactl.settings import decode_spec
 
 EFFECTIVE = Breakdown(n_ctx=512, devices=(Row(kind=RowKind.HOST, name="Host", model=1 << 20, context=1 << 20),))

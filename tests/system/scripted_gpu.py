@@ -18,24 +18,19 @@ from pathlib import Path
 
 import sdnotify
 
-from llamactl.protocol import (
-    VERSION,
+from llamactl.protocol.lines import VERSION, LineReader, encode_message
+from llamactl.protocol.report_socket import (
     Ack,
     Answer,
     AnswerResult,
-    Breakdown,
     ChildHello,
     ChildRole,
     ChildState,
-    DeviceList,
-    LineReader,
     Order,
     OrderMessage,
     Report,
-    Row,
-    RowKind,
-    encode_message,
 )
+from llamactl.protocol.values import Breakdown, DeviceList, Row, RowKind
 
 MIB = 1 << 20
 TOTAL, SIZE, GROWTH = 1000 * MIB, 300 * MIB, 100 * MIB

@@ -7,19 +7,20 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from llamactl import endpoints, protocol
+from llamactl import endpoints
 from llamactl.errors import ERROR_TABLE
 from llamactl.front.routes import ROUTES
+from llamactl.protocol import control_socket, descriptions, lines, report_socket, values
 from llamactl.sched.states import TRANSITIONS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DOCS = CHECKOUT / "docs"
 
 DIRECTIONS = {
-    "report.sock: from a child": protocol.ChildMessage,
-    "report.sock: to a child": protocol.OrderMessage,
-    "control.sock: from a client": protocol.ClientMessage,
-    "control.sock: to a client": protocol.ServerMessage,
+    "report.sock: from a child": report_socket.ChildMessage,
+    "report.sock: to a child": report_socket.OrderMessage,
+    "control.sock: from a client": control_socket.ClientMessage,
+    "control.sock: to a client": control_socket.ServerMessage,
 }
 
 
@@ -62,18 +63,18 @@ def test_no_message_is_described_that_does_not_exist(direction: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        protocol.Row,
-        protocol.Breakdown,
-        protocol.ModelMemory,
-        protocol.Facts,
-        protocol.Note,
-        protocol.HeldLease,
-        protocol.LoadFailure,
-        protocol.ModelStatus,
-        protocol.DeviceStatus,
-        protocol.LoadPlan,
-        protocol.PlanDevice,
-        protocol.PlanInstance,
+        values.Row,
+        values.Breakdown,
+        values.ModelMemory,
+        values.Facts,
+        values.Note,
+        control_socket.HeldLease,
+        values.LoadFailure,
+        descriptions.ModelStatus,
+        descriptions.DeviceStatus,
+        descriptions.LoadPlan,
+        descriptions.PlanDevice,
+        descriptions.PlanInstance,
     ],
 )
 def test_value_is_described_with_its_fields(value: type[msgspec.Struct]) -> None:
@@ -84,8 +85,8 @@ def test_value_is_described_with_its_fields(value: type[msgspec.Struct]) -> None
 
 def test_version_and_size_are_the_ones_in_the_code() -> None:
     text = (DOCS / "protocol.md").read_text()
-    assert f"**{protocol.VERSION}**" in text
-    assert f"{protocol.MAX_MESSAGE_BYTES:,} bytes" in text
+    assert f"**{lines.VERSION}**" in text
+    assert f"{lines.MAX_MESSAGE_BYTES:,} bytes" in text
 
 
 def test_diagram_of_states_is_the_table() -> None:

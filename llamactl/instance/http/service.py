@@ -56,7 +56,7 @@ from llamactl.instance.http.parameters import (
 )
 from llamactl.instance.http.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader, read_text
 from llamactl.instance.llama.model import Vocabulary
-from llamactl.protocol import Facts
+from llamactl.protocol.values import Facts
 from llamactl.settings import TEMPLATE_RESERVED, ModelSettings, Sampling, Switch
 
 

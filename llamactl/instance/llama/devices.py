@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from llamactl.child.orders import ChildEnvironment
-from llamactl.protocol import DeviceList, Row, RowKind
+from llamactl.protocol.values import DeviceList, Row, RowKind
 from llamactl.systemd.journal import get_logger
 
 log = get_logger()

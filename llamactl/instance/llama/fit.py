@@ -34,7 +34,7 @@ from llamactl.instance.llama.params import (
     build_model_params,
     read_ctx,
 )
-from llamactl.protocol import Breakdown, RowKind
+from llamactl.protocol.values import Breakdown, RowKind
 from llamactl.settings import AUTO_CTX_MAX, ModelSettings
 
 MAX_STEPS = 8

@@ -36,7 +36,7 @@ from llamactl.instance.llama.params import (
     makes_embeddings,
     read_ctx,
 )
-from llamactl.protocol import Breakdown, Facts
+from llamactl.protocol.values import Breakdown, Facts
 
 PROGRESS_INTERVAL_S = 0.2
 READ_AHEAD_BYTES = 8 << 20

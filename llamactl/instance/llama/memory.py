@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from llamactl.instance.llama.bindings import BreakdownNode, DeviceProps, load_extra
-from llamactl.protocol import Breakdown, Row, RowKind
+from llamactl.protocol.values import Breakdown, Row, RowKind
 
 HOST = "Host"
 _TYPE_CPU, _TYPE_GPU, _TYPE_IGPU = 0, 1, 2

@@ -18,7 +18,7 @@ from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.log import LlamaLog
 from llamactl.instance.llama.memory import read_device_name
 from llamactl.instance.llama.params import POOLING_TYPES, ModelParams, ModelTraits
-from llamactl.protocol import Facts
+from llamactl.protocol.values import Facts
 
 _NULL_TOKEN = -1
 

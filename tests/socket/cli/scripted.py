@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from llamactl.paths import Paths
-from llamactl.protocol import VERSION, ClientHello, ClientMessage, LineReader, Welcome, encode_message
+from llamactl.protocol.control_socket import ClientHello, ClientMessage, Welcome
+from llamactl.protocol.lines import VERSION, LineReader, encode_message
 
 TIMEOUT_S = 20.0
 WELCOME = Welcome(version=VERSION, llamactl="0.1.0", pid=1)

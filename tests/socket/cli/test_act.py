@@ -9,24 +9,19 @@ import subprocess
 import pytest
 
 from llamactl.errors import ERROR_TABLE, ErrorCode
-from llamactl.protocol import (
-    Breakdown,
+from llamactl.protocol.control_socket import (
     Done,
     Failure,
     LoadRequest,
     MeasureRequest,
     MeasureResult,
-    MemoryStatus,
-    ModelMemory,
     ModelsChanged,
     Progress,
     ReloadRequest,
     ReloadResult,
-    Row,
-    RowKind,
-    Stage,
     UnloadRequest,
 )
+from llamactl.protocol.values import Breakdown, MemoryStatus, ModelMemory, Row, RowKind, Stage
 from tests.socket.cli.scripted import (
     TIMEOUT_S,
     Peer,

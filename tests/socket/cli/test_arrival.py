@@ -10,7 +10,7 @@ import pytest
 from llamactl.cli import arrival
 from llamactl.cli.client import Client
 from llamactl.errors import LlamactlError
-from llamactl.protocol import ModelList
+from llamactl.protocol.control_socket import ModelList
 from tests.socket.cli.scripted import TIMEOUT_S, Supervisor, add_systemctl, answer, make_command, make_environment
 
 LIST = answer(ModelList(id=1, now_s=1.0, models=()))

@@ -11,20 +11,18 @@ import msgspec
 import pytest
 
 from llamactl.paths import Paths
-from llamactl.protocol import (
+from llamactl.protocol.control_socket import (
     Done,
     Failure,
-    LoadPlan,
     MachineStatus,
     MeasureResult,
     ModelList,
-    ModelMemory,
-    ModelStatus,
     PlanResult,
     Progress,
     ReloadResult,
-    State,
 )
+from llamactl.protocol.descriptions import LoadPlan, ModelStatus
+from llamactl.protocol.values import ModelMemory, State
 from tests.socket.cli.scripted import Peer, Result, ask, run
 
 HOSTILE = "x\x1b[31mred\x1b]0;title\x07\t\x7f\x9b2J\u202egnp\u2066\u2028\r\nllamactl: all is well"

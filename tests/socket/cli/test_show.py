@@ -11,25 +11,18 @@ import msgspec
 import pytest
 
 from llamactl.errors import ErrorCode
-from llamactl.protocol import (
+from llamactl.protocol.control_socket import Failure, ListRequest, MachineStatus, ModelList, StatusRequest
+from llamactl.protocol.descriptions import Decision, DeviceStatus, Ending, ModelStatus
+from llamactl.protocol.values import (
     Breakdown,
-    Decision,
-    DeviceStatus,
-    Ending,
     Facts,
-    Failure,
-    ListRequest,
     LoadFailure,
-    MachineStatus,
     MemoryStatus,
-    ModelList,
     ModelMemory,
-    ModelStatus,
     Row,
     RowKind,
     Stage,
     State,
-    StatusRequest,
 )
 from tests.socket.cli.scripted import TAKEN, add_systemctl, answer, ask
 

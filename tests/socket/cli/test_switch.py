@@ -12,18 +12,9 @@ import pytest
 from llamactl.cli.switch import choose_exit_status
 from llamactl.errors import ErrorCode
 from llamactl.paths import Paths
-from llamactl.protocol import (
-    Done,
-    Failure,
-    ListRequest,
-    LoadRequest,
-    ModelList,
-    ModelStatus,
-    Progress,
-    Stage,
-    State,
-    UnloadRequest,
-)
+from llamactl.protocol.control_socket import Done, Failure, ListRequest, LoadRequest, ModelList, Progress, UnloadRequest
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.values import Stage, State
 from tests.socket.cli.scripted import (
     TIMEOUT_S,
     Peer,

@@ -7,18 +7,14 @@ import msgspec
 import pytest
 
 from llamactl.cli.terminal import measure_width
-from llamactl.protocol import (
+from llamactl.protocol.control_socket import MachineStatus, ModelList
+from llamactl.protocol.descriptions import Decision, DeviceStatus, Ending, ModelStatus
+from llamactl.protocol.values import (
     Breakdown,
-    Decision,
-    DeviceStatus,
-    Ending,
     Facts,
     LoadFailure,
-    MachineStatus,
     MemoryStatus,
-    ModelList,
     ModelMemory,
-    ModelStatus,
     Row,
     RowKind,
     Stage,

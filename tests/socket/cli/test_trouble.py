@@ -15,7 +15,10 @@ from llamactl.cli.client import Client
 from llamactl.cli.user import find_user, suggest_group
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.paths import Paths
-from llamactl.protocol import VERSION, JunkNotice, ModelList, ModelStatus, Progress, Stage, State
+from llamactl.protocol.control_socket import ModelList, Progress
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.lines import VERSION, JunkNotice
+from llamactl.protocol.values import Stage, State
 from tests.socket.cli.scripted import (
     TIMEOUT_S,
     WELCOME,

@@ -17,10 +17,19 @@ import pytest
 import structlog
 import uvloop
 
-from llamactl import endpoints, protocol
+from llamactl import endpoints
 from llamactl.front.access import RequestRecord
 from llamactl.front.accesslog import format_fields, format_message
 from llamactl.front.service import Front
+from llamactl.protocol.control_socket import (
+    ClientHello,
+    ClientMessage,
+    FrontSettings,
+    LeaseGrant,
+    LeaseRequest,
+    Welcome,
+)
+from llamactl.protocol.lines import VERSION, LineReader, encode_message
 
 TIMEOUT_S = 15.0
 Message = TypeVar("Message")
@@ -225,9 +234,9 @@ class Supervisor:
         self.path = path
         self.inbox: asyncio.Queue[Any] = asyncio.Queue()
         self.log: list[Any] = []
-        self.grants: dict[str, protocol.LeaseGrant] = {}
+        self.grants: dict[str, LeaseGrant] = {}
         self.replies: dict[type, Callable[[Any], Any]] = {}
-        self.settings = protocol.FrontSettings(max_body_bytes=1 << 20)
+        self.settings = FrontSettings(max_body_bytes=1 << 20)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -247,7 +256,7 @@ class Supervisor:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        lines = protocol.LineReader(protocol.ClientMessage)
+        lines = LineReader(ClientMessage)
         try:
             while data := await reader.read(1 << 16):
                 for message in lines.feed(data):
@@ -261,16 +270,16 @@ class Supervisor:
     def _take(self, message: Any) -> None:
         self.log.append(message)
         self.inbox.put_nowait(message)
-        if isinstance(message, protocol.ClientHello):
-            self.send(protocol.Welcome(version=protocol.VERSION, llamactl="test", pid=1, front=self.settings))
-        elif isinstance(message, protocol.LeaseRequest) and message.model in self.grants:
+        if isinstance(message, ClientHello):
+            self.send(Welcome(version=VERSION, llamactl="test", pid=1, front=self.settings))
+        elif isinstance(message, LeaseRequest) and message.model in self.grants:
             self.send(msgspec.structs.replace(self.grants[message.model], id=message.id))
         elif type(message) in self.replies:
             self.send(self.replies[type(message)](message))
 
     def send(self, message: msgspec.Struct) -> None:
         for writer in self._writers:
-            writer.write(protocol.encode_message(message))
+            writer.write(encode_message(message))
 
     async def expect(self, kind: type[Message]) -> Message:
         """The next message of this kind; others before it are passed over."""
@@ -348,8 +357,8 @@ class World:
             self.supervisor.grants[name] = self.grant(name, generation)
         return instance
 
-    def grant(self, name: str, generation: str = "g1", request_id: int = 0) -> protocol.LeaseGrant:
-        return protocol.LeaseGrant(
+    def grant(self, name: str, generation: str = "g1", request_id: int = 0) -> LeaseGrant:
+        return LeaseGrant(
             id=request_id,
             model=name,
             slug=name,
@@ -385,7 +394,7 @@ async def open_world(directory: Path) -> AsyncIterator[World]:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     await world.supervisor.start()
     await world.start_front()
-    await world.supervisor.expect(protocol.ClientHello)
+    await world.supervisor.expect(ClientHello)
     try:
         yield world
     finally:

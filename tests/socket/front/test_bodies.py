@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from llamactl import protocol
 from llamactl.front import body as body_module
 from llamactl.front import exchange as exchange_module
+from llamactl.protocol.control_socket import ClientHello, Failure, FrontSettings, LeaseRequest, Progress
+from llamactl.protocol.values import Stage
 from tests.http_errors import check_error
 from tests.socket.front.conftest import format_post, read_chunk, read_head
 
@@ -89,7 +90,7 @@ def test_large_body_arrives_whole(stage: Any, late: bool, framing: str) -> None:
             raw = format_post(CHAT, body) if framing == "length" else format_chunked(CHAT, body)
             assert (await client.request(raw)).body == b"ok"
         assert bodies == [body] * 3
-        assert world.supervisor.count(protocol.LeaseRequest) == 1
+        assert world.supervisor.count(LeaseRequest) == 1
         server.close()
 
     stage(scenario)
@@ -127,7 +128,7 @@ def test_body_of_a_queued_request_waits_in_a_file_and_its_client_may_leave(stage
         first, second = await world.connect(), await world.connect(tcp=True)
         body = make_body()
         first.writer.write(format_post(CHAT, body))
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         second.writer.write(format_post(CHAT, make_body(size=LARGE + 1)))
         while count_spools() < before + 2:
             await asyncio.sleep(0)
@@ -157,10 +158,10 @@ def test_slow_instance_holds_the_client_instead_of_memory(stage: Any) -> None:
             await gate.wait()
 
         stopped = asyncio.Event()
-        world.supervisor.settings = protocol.FrontSettings(max_body_bytes=64 << 20)
+        world.supervisor.settings = FrontSettings(max_body_bytes=64 << 20)
         await world.supervisor.stop()
         await world.supervisor.start()
-        await world.supervisor.expect(protocol.ClientHello)
+        await world.supervisor.expect(ClientHello)
         server = await serve_raw(world, handle)
         client = await world.connect()
         while world.front.settings.max_body_bytes != 64 << 20:
@@ -263,7 +264,7 @@ def test_large_body_that_makes_no_sense_ends_its_request_at_both_sides(stage: An
         client = await world.connect()
         raw = format_chunked(CHAT, make_body())
         client.writer.write(raw[:300_000])
-        await world.supervisor.expect(protocol.LeaseRequest)
+        await world.supervisor.expect(LeaseRequest)
         client.writer.write(b"\r\nno chunk\r\n" * 2000)
         assert (await client.read_response()).status == 400
         await closed.wait()
@@ -337,9 +338,9 @@ def test_large_body_is_sent_again_where_nobody_has_read_it(stage: Any) -> None:
         client = await world.connect()
         body = make_body()
         client.writer.write(format_post(CHAT, body))
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         world.supervisor.send(world.grant("a", "g1", request.id))
-        again = await world.supervisor.expect(protocol.LeaseRequest)
+        again = await world.supervisor.expect(LeaseRequest)
         assert again.stale_generation == "g1"
         instance.path.unlink()
         server = await asyncio.start_unix_server(answer_with_body(bodies), str(instance.path), limit=1 << 22)
@@ -361,9 +362,9 @@ def test_client_of_a_large_body_that_no_instance_took_is_heard_again(stage: Any)
         world.supervisor.grants.clear()
         instance.kill()
         client.writer.write(raw)
-        while not (request := await world.supervisor.expect(protocol.LeaseRequest)).stale_generation:
+        while not (request := await world.supervisor.expect(LeaseRequest)).stale_generation:
             pass
-        world.supervisor.send(protocol.Failure(id=request.id, code="load_failed", message="cannot load 'a': no"))
+        world.supervisor.send(Failure(id=request.id, code="load_failed", message="cannot load 'a': no"))
         answer = await client.read_response()
         assert answer.status == 500
         assert "connection" not in answer.headers
@@ -379,9 +380,9 @@ def test_stream_that_waits_for_its_model_says_so(stage: Any, monkeypatch: pytest
         instance = await world.add_model("a", granted=False)
         client = await world.connect()
         client.writer.write(format_post(CHAT, {"model": "a", "stream": True}))
-        request = await world.supervisor.expect(protocol.LeaseRequest)
-        stage = protocol.Stage.LOADING
-        world.supervisor.send(protocol.Progress(id=request.id, stage=stage, fraction=0.45))
+        request = await world.supervisor.expect(LeaseRequest)
+        stage = Stage.LOADING
+        world.supervisor.send(Progress(id=request.id, stage=stage, fraction=0.45))
         line, headers = await read_head(client.reader)
         assert line == "HTTP/1.1 200 OK"
         assert ("Content-Type", "text/event-stream") in headers
@@ -410,9 +411,9 @@ def test_refusal_after_comments_is_an_event_and_no_clean_end(stage: Any, monkeyp
         await world.add_model("a", granted=False)
         client = await world.connect()
         client.writer.write(format_post(CHAT, {"model": "a", "stream": True}))
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         await read_head(client.reader)
-        world.supervisor.send(protocol.Failure(id=request.id, code="load_failed", message="cannot load 'a': no"))
+        world.supervisor.send(Failure(id=request.id, code="load_failed", message="cannot load 'a': no"))
         rest = await client.reader.read()
         assert b'data: {"error":' in rest
         assert b"cannot load 'a': no" in rest
@@ -428,7 +429,7 @@ def test_answer_that_is_no_stream_after_comments_is_an_event(stage: Any, monkeyp
         instance = await world.add_model("a", granted=False)
         client = await world.connect()
         client.writer.write(format_post(CHAT, {"model": "a", "stream": True}))
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         await read_head(client.reader)
         world.supervisor.send(world.grant("a", request_id=request.id))
         (await instance.call()).answer(b'{"error":{"code":400}}', status="400 Bad Request")
@@ -447,7 +448,7 @@ def test_request_that_wants_no_stream_waits_in_silence(stage: Any, monkeypatch: 
         instance = await world.add_model("a", granted=False)
         client = await world.connect()
         client.writer.write(format_post(CHAT, {"model": "a", "n": {"stream": True}}))
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(client.reader.read(1), 0.1)
         world.supervisor.send(world.grant("a", request_id=request.id))

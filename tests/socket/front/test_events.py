@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from llamactl import protocol
 from llamactl.front import subscribers
-from llamactl.protocol import ModelList, ModelNotice, ModelRemoved, ModelStatus, State
+from llamactl.protocol.control_socket import ModelList, ModelNotice, ModelRemoved, ModelsChanged, SubscribeRequest
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.values import Stage, State
 from tests.socket.front.conftest import Client, read_chunk, read_head
 
 A = ModelStatus(name="a", state=State.UNLOADED)
@@ -45,7 +46,7 @@ class Watcher:
 
 async def watch(world: Any, *fields: str) -> Watcher:
     world.supervisor.replies.setdefault(
-        protocol.SubscribeRequest, lambda message: ModelList(id=message.id, now_s=0, models=(A,))
+        SubscribeRequest, lambda message: ModelList(id=message.id, now_s=0, models=(A,))
     )
     return await Watcher(await world.connect()).open(*fields)
 
@@ -64,14 +65,14 @@ def test_snapshot_comes_first_then_changes(stage: Any) -> None:
         assert (model, event, [listed["id"] for listed in data["models"]]) == ("*", "snapshot", ["a"])
         tell(world, State.READY)
         assert [(await watcher.read())[:2] for _ in range(2)] == [("a", "model_status"), ("a", "status_change")]
-        world.supervisor.send(protocol.ModelsChanged())
+        world.supervisor.send(ModelsChanged())
         assert await watcher.read() == ("*", "models_reload", {})
         world.supervisor.send(ModelRemoved(model="a"))
         assert await watcher.read() == ("a", "model_remove", {})
         assert len(set(watcher.ids)) == 5
         second = await watch(world)
         assert (await second.read())[2]["models"] == []
-        assert world.supervisor.count(protocol.SubscribeRequest) == 1
+        assert world.supervisor.count(SubscribeRequest) == 1
 
     stage(scenario)
 
@@ -102,7 +103,7 @@ def test_progress_that_was_put_off_is_told_without_another_notice(stage: Any) ->
         watcher = await watch(world)
         await watcher.read()
         for progress in (0.1, 0.2, 0.3):
-            model = ModelStatus(name="a", state=State.LOADING, stage=protocol.Stage.LOADING, progress=progress)
+            model = ModelStatus(name="a", state=State.LOADING, stage=Stage.LOADING, progress=progress)
             world.supervisor.send(ModelNotice(model=model))
         values = [(await watcher.read())[2]["progress"]["value"] for _ in range(4)]
         assert values == [0.1, 0.1, 0.3, 0.3]
@@ -115,7 +116,7 @@ def test_supervisor_that_comes_back_is_asked_what_has_changed(stage: Any) -> Non
         watcher = await watch(world)
         await watcher.read()
         await world.supervisor.stop()
-        world.supervisor.replies[protocol.SubscribeRequest] = lambda message: ModelList(
+        world.supervisor.replies[SubscribeRequest] = lambda message: ModelList(
             id=message.id, now_s=0, models=(ModelStatus(name="a", state=State.READY),)
         )
         await world.supervisor.start()
@@ -157,7 +158,7 @@ def test_client_that_does_not_read_is_sent_the_picture_and_not_the_past(stage: A
             await asyncio.sleep(0)
         held = transport.get_write_buffer_size()
         for _ in range(2000):
-            world.supervisor.send(protocol.ModelsChanged())
+            world.supervisor.send(ModelsChanged())
         world.supervisor.send(ModelNotice(model=ModelStatus(name="last", state=State.READY)))
         while "last" not in world.front.subscribers.log.known:
             await asyncio.sleep(0)
@@ -219,7 +220,7 @@ def test_supervisor_that_cannot_be_reached_is_a_503(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         client = await world.connect()
         client.writer.write(b"GET /models/sse HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await world.supervisor.expect(protocol.SubscribeRequest)
+        await world.supervisor.expect(SubscribeRequest)
         await world.supervisor.stop()
         assert (await client.read_response()).status == 503
 

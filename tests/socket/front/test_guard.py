@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llamactl import protocol
+from llamactl.protocol.control_socket import Failure, FrontSettings, LeaseRequest, ModelsChanged
 from tests.socket.front.conftest import format_post
 
 CHAT = "/v1/chat/completions"
@@ -19,8 +19,8 @@ FORWARDING = (
 
 
 async def configure(world: Any, **settings: Any) -> None:
-    front = protocol.FrontSettings(max_body_bytes=1 << 20, **settings)
-    world.supervisor.send(protocol.ModelsChanged(front=front))
+    front = FrontSettings(max_body_bytes=1 << 20, **settings)
+    world.supervisor.send(ModelsChanged(front=front))
     while world.front.settings != front:
         await asyncio.sleep(0)
 
@@ -112,7 +112,7 @@ def test_foreign_name_reaches_no_model(stage: Any) -> None:
         tcp = await world.connect(tcp=True)
         raw = format_post(CHAT, {"model": "a"}).replace(b"Host: localhost", b"Host: evil.example")
         assert (await tcp.request(raw)).status == 403
-        assert world.supervisor.count(protocol.LeaseRequest) == 0
+        assert world.supervisor.count(LeaseRequest) == 0
 
     stage(scenario)
 
@@ -126,7 +126,7 @@ def test_web_socket_of_a_foreign_page_is_refused_on_tcp(stage: Any) -> None:
         )
         refused = await (await world.connect(tcp=True)).request(raw)
         assert (refused.status, "cors_origins" in refused.json()["error"]["message"]) == (403, True)
-        assert world.supervisor.count(protocol.LeaseRequest) == 0
+        assert world.supervisor.count(LeaseRequest) == 0
         for client, sent in (
             (await world.connect(), raw),
             (await world.connect(tcp=True), raw.replace(b"https://evil.example", b"http://localhost")),
@@ -184,7 +184,7 @@ def test_pages_of_a_configured_origin_may_ask_and_read(stage: Any) -> None:
 
 
 def refuse_unknown(world: Any) -> None:
-    world.supervisor.replies[protocol.LeaseRequest] = lambda message: protocol.Failure(
+    world.supervisor.replies[LeaseRequest] = lambda message: Failure(
         id=message.id, code="unknown_model", message="cannot find model", model=message.model
     )
 
@@ -201,7 +201,7 @@ def test_default_model_serves_requests_that_name_none_or_an_unknown_one(stage: A
         for body in ({}, {"model": "gpt-4"}, {"model": "gpt-4"}, {"model": None}):
             assert (await client.post(CHAT, body)).body == b"me"
         assert (await client.get("/slots")).body == b"me"
-        asked = [message.model for message in world.supervisor.log if isinstance(message, protocol.LeaseRequest)]
+        asked = [message.model for message in world.supervisor.log if isinstance(message, LeaseRequest)]
         assert asked == ["gpt-4", "stand-in", "gpt-4"]
         assert (await client.post(CHAT, b"{")).status == 400
         assert (await client.get("/favicon.ico")).status == 404
@@ -222,7 +222,7 @@ def test_name_that_was_unknown_is_asked_for_again_after_a_reload(stage: Any) -> 
         assert (await client.post(CHAT, {"model": "new"})).body == b"me"
         (await world.add_model("new")).answer_all(b"new")
         assert (await client.post(CHAT, {"model": "new"})).body == b"me"
-        world.supervisor.send(protocol.ModelsChanged(front=world.front.settings))
+        world.supervisor.send(ModelsChanged(front=world.front.settings))
         while world.front.unknown_names:
             await asyncio.sleep(0)
         assert (await client.post(CHAT, {"model": "new"})).body == b"new"
@@ -249,11 +249,11 @@ def test_looking_is_asked_for_as_such_beside_a_request_that_waits(stage: Any) ->
         instance = await world.add_model("a", granted=False)
         waiting, looking = await world.connect(), await world.connect()
         waiting.writer.write(format_post(CHAT, {"model": "a"}))
-        first = await world.supervisor.expect(protocol.LeaseRequest)
+        first = await world.supervisor.expect(LeaseRequest)
         looking.writer.write(b"GET /slots?model=a HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        second = await world.supervisor.expect(protocol.LeaseRequest)
+        second = await world.supervisor.expect(LeaseRequest)
         assert (first.look, second.look, second.autoload) == (False, True, False)
-        world.supervisor.send(protocol.Failure(id=second.id, code="not_loaded", message="cannot use 'a'", model="a"))
+        world.supervisor.send(Failure(id=second.id, code="not_loaded", message="cannot use 'a'", model="a"))
         assert (await looking.read_response()).status == 503
         instance.answer_all(b"served")
         world.supervisor.send(world.grant("a", request_id=first.id))

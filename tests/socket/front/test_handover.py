@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from llamactl import protocol
+from llamactl.protocol.control_socket import FrontSettings, LeaseGrant
 from tests.socket.front.conftest import Client, Instance, Supervisor, format_post, read_chunk, read_head
 from tests.socket.front.test_process import ACTIVATE, CHAT, TIMEOUT_S, Machine
 
@@ -70,12 +70,10 @@ def run_with_model(machine: Machine, scenario: Any) -> None:
 
     async def play() -> None:
         supervisor = Supervisor(machine.directory / "control" / "control.sock")
-        supervisor.settings = protocol.FrontSettings(access_log="off")  # nobody reads what it would write
+        supervisor.settings = FrontSettings(access_log="off")  # nobody reads what it would write
         await supervisor.start()
         instance = await Instance(machine.directory / "models" / "a" / "http.sock").start()
-        supervisor.grants["a"] = protocol.LeaseGrant(
-            id=0, model="a", slug="a", generation="g1", socket=str(instance.path)
-        )
+        supervisor.grants["a"] = LeaseGrant(id=0, model="a", slug="a", generation="g1", socket=str(instance.path))
         process = machine.start()
         await asyncio.to_thread(machine.expect, "READY=1")
         try:

@@ -6,9 +6,20 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from llamactl import protocol
 from llamactl.front import probe
-from llamactl.protocol import ModelList, ModelStatus, State
+from llamactl.protocol.control_socket import (
+    CancelRequest,
+    FrontSettings,
+    IdleNotice,
+    LeaseRequest,
+    ListRequest,
+    MachineStatus,
+    ModelList,
+    ModelsChanged,
+    StatusRequest,
+)
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.values import State
 from tests.socket.front.conftest import format_post, read_chunk, read_head
 
 CHAT = "/v1/chat/completions"
@@ -21,8 +32,8 @@ USAGE = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}'
 
 
 def answer_questions(world: Any) -> None:
-    world.supervisor.replies[protocol.ListRequest] = lambda message: ModelList(id=message.id, now_s=1, models=MODELS)
-    world.supervisor.replies[protocol.StatusRequest] = lambda message: protocol.MachineStatus(
+    world.supervisor.replies[ListRequest] = lambda message: ModelList(id=message.id, now_s=1, models=MODELS)
+    world.supervisor.replies[StatusRequest] = lambda message: MachineStatus(
         id=message.id, llamactl="1", pid=1, since_s=0, now_s=0, devices=(), loaded=1, max_loaded=3
     )
 
@@ -84,7 +95,7 @@ def test_waiting_requests_are_the_queue_and_their_wait_is_told(stage: Any) -> No
         clients = [await world.connect() for _ in range(3)]
         for client in clients:
             client.writer.write(format_post(CHAT, {"model": "alias"}))
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         while world.front.leases.waiting < 3:
             await asyncio.sleep(0)
         assert (await scrape(world))[key("llamactl_queue_length", model="a")] == 3
@@ -104,7 +115,7 @@ def test_scrape_neither_waits_for_a_supervisor_nor_fails_without_one(stage: Any)
     async def scenario(world: Any) -> None:
         client = await world.connect()
         client.writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await world.supervisor.expect(protocol.StatusRequest)
+        await world.supervisor.expect(StatusRequest)
         await world.supervisor.stop()  # with the questions unanswered
         response = await client.read_response()
         assert (response.status, b"llamactl_supervisor_up 0.0" in response.body) == (200, True)
@@ -122,13 +133,13 @@ def test_only_ready_instances_are_asked_for_theirs_and_it_is_no_use_of_them(stag
             (await world.add_model(name)).answer_all(b"x 1\n")
         instance.answer_all(b"# TYPE tokens_total counter\ntokens_total 5\n")
         assert key("tokens_total", model="a") not in await scrape(world)
-        assert world.supervisor.count(protocol.LeaseRequest) == 0
+        assert world.supervisor.count(LeaseRequest) == 0
         values = await scrape(world, "?instances=1")
         assert values[key("tokens_total", model="a")] == 5
         assert [name for name, _ in values if name == "x"] == []
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         assert (request.model, request.autoload, request.look) == ("a", False, True)
-        assert (await world.supervisor.expect(protocol.IdleNotice)).last_used_s == 0
+        assert (await world.supervisor.expect(IdleNotice)).last_used_s == 0
 
     stage(scenario)
 
@@ -171,7 +182,7 @@ def test_client_that_leaves_while_a_scrape_waits_leaves_no_question_and_no_place
     async def scenario(world: Any) -> None:
         client = await world.connect()
         client.writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await world.supervisor.expect(protocol.StatusRequest)
+        await world.supervisor.expect(StatusRequest)
         client.close()
         while world.front.clients:
             await asyncio.sleep(0)
@@ -180,9 +191,9 @@ def test_client_that_leaves_while_a_scrape_waits_leaves_no_question_and_no_place
         await world.add_model("a", granted=False)
         client = await world.connect()
         client.writer.write(b"GET /metrics?instances=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await world.supervisor.expect(protocol.LeaseRequest)
+        await world.supervisor.expect(LeaseRequest)
         client.close()
-        await world.supervisor.expect(protocol.CancelRequest)
+        await world.supervisor.expect(CancelRequest)
         assert world.front.leases.waiting == 0
 
     stage(scenario)
@@ -235,10 +246,10 @@ def test_clients_that_leave_are_lines_too(stage: Any) -> None:
         first.close()
         await call.closed()
         second.writer.write(format_post(CHAT, {"model": "unheard-of"}))
-        await world.supervisor.expect(protocol.LeaseRequest)
-        await world.supervisor.expect(protocol.LeaseRequest)
+        await world.supervisor.expect(LeaseRequest)
+        await world.supervisor.expect(LeaseRequest)
         second.close()
-        await world.supervisor.expect(protocol.CancelRequest)
+        await world.supervisor.expect(CancelRequest)
         third.writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n12")
         (connection,) = world.front.clients
         while connection._head is None:
@@ -261,8 +272,8 @@ def test_level_of_the_log_is_a_setting_that_a_reload_changes(stage: Any) -> None
         client = await world.connect()
         for level, expected in (("off", []), ("debug", ["debug"])):
             world.events.clear()
-            settings = protocol.FrontSettings(access_log=level)
-            world.supervisor.send(protocol.ModelsChanged(front=settings))
+            settings = FrontSettings(access_log=level)
+            world.supervisor.send(ModelsChanged(front=settings))
             while world.front.settings != settings:
                 await asyncio.sleep(0)
             await client.get("/nothing")

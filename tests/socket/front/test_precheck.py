@@ -6,11 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from llamactl import bodies, endpoints, protocol
+from llamactl import bodies, endpoints
 from llamactl.endpoints import format_http_error
 from llamactl.errors import LlamactlError
 from llamactl.front.body import HELD_BYTES
 from llamactl.front.precheck import find_mistake
+from llamactl.protocol.control_socket import Failure, LeaseRequest
 from tests.socket.front.conftest import REQUIRED, format_post
 from tests.socket.front.test_guard import configure
 
@@ -44,9 +45,9 @@ def test_wrong_request_loads_no_model_and_is_told_what_the_model_would_tell(stag
     async def scenario(world: Any) -> None:
         client = await world.connect()
         client.writer.write(format_post(path, body))
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         assert (request.model, request.autoload, request.look) == ("a", False, True)
-        failure = protocol.Failure(id=request.id, code="not_loaded", message="cannot use 'a'", model="a")
+        failure = Failure(id=request.id, code="not_loaded", message="cannot use 'a'", model="a")
         world.supervisor.send(failure)
         response = await client.read_response()
         assert (response.status, response.json()) == (400, refuse_as_instance(path, body))
@@ -71,7 +72,7 @@ def test_model_that_runs_is_asked_and_says_it_itself(stage: Any) -> None:
             response = await client.request(format_post(CHAT, b'{"model":"a"}'))
             assert (response.status, response.body) == (400, b"its own words")
         assert read == [b'{"model":"a"}'] * 2
-        assert world.supervisor.count(protocol.LeaseRequest) == 1
+        assert world.supervisor.count(LeaseRequest) == 1
 
     stage(scenario)
 
@@ -80,8 +81,8 @@ def test_model_that_is_not_there_is_told_first(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         client = await world.connect()
         client.writer.write(format_post(CHAT, b'{"model":"zz"}'))
-        request = await world.supervisor.expect(protocol.LeaseRequest)
-        world.supervisor.send(protocol.Failure(id=request.id, code="unknown_model", message="cannot find 'zz'"))
+        request = await world.supervisor.expect(LeaseRequest)
+        world.supervisor.send(Failure(id=request.id, code="unknown_model", message="cannot find 'zz'"))
         response = await client.read_response()
         assert (response.status, response.json()["error"]["message"]) == (404, "cannot find 'zz'")
 
@@ -93,11 +94,11 @@ def test_default_model_is_not_loaded_for_it_either(stage: Any) -> None:
         await configure(world, default_model="a")
         client = await world.connect()
         client.writer.write(format_post(CHAT, b'{"model":"zz"}'))
-        first = await world.supervisor.expect(protocol.LeaseRequest)
-        world.supervisor.send(protocol.Failure(id=first.id, code="unknown_model", message="cannot find 'zz'"))
-        second = await world.supervisor.expect(protocol.LeaseRequest)
+        first = await world.supervisor.expect(LeaseRequest)
+        world.supervisor.send(Failure(id=first.id, code="unknown_model", message="cannot find 'zz'"))
+        second = await world.supervisor.expect(LeaseRequest)
         assert (second.model, second.autoload, second.look) == ("a", False, True)
-        world.supervisor.send(protocol.Failure(id=second.id, code="not_loaded", message="cannot use 'a'"))
+        world.supervisor.send(Failure(id=second.id, code="not_loaded", message="cannot use 'a'"))
         assert (await client.read_response()).json() == refuse_as_instance(CHAT, b'{"model":"zz"}')
 
     stage(scenario)
@@ -107,7 +108,7 @@ def test_large_body_is_for_its_model_to_judge(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         client = await world.connect()
         client.writer.write(format_post(CHAT, b'{"model":"a","x":"%b"}' % (b"A" * 2 * HELD_BYTES)))
-        assert (await world.supervisor.expect(protocol.LeaseRequest)).autoload
+        assert (await world.supervisor.expect(LeaseRequest)).autoload
 
     stage(scenario)
 

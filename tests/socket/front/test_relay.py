@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from llamactl import protocol
 from llamactl.front.client import MAX_AHEAD_BYTES
+from llamactl.protocol.control_socket import IdleNotice, LeaseRequest
 from tests.socket.front.conftest import format_post, read_chunk, read_head
 
 READ_BYTES = 256_000
@@ -78,7 +78,7 @@ def test_connections_are_kept_on_both_sides(stage: Any) -> None:
         for _ in range(20):
             assert (await client.post(CHAT, {"model": "a"})).body == b'{"ok":1}'
         assert instance.connections == 1
-        assert world.supervisor.count(protocol.LeaseRequest) == 1
+        assert world.supervisor.count(LeaseRequest) == 1
 
     stage(scenario)
 
@@ -285,7 +285,7 @@ def test_client_that_leaves_ends_its_generation(stage: Any) -> None:
         await read_head(client.reader)
         client.close()
         await call.closed()
-        notice = await world.supervisor.expect(protocol.IdleNotice)
+        notice = await world.supervisor.expect(IdleNotice)
         assert notice.model == "a"
         assert world.front.leases.leases()[0].in_flight == 0
 

@@ -5,8 +5,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from llamactl import endpoints, protocol
-from llamactl.protocol import LoadFailure, ModelList, ModelStatus, State
+from llamactl import endpoints
+from llamactl.protocol.control_socket import (
+    Done,
+    Failure,
+    IdleNotice,
+    LeaseRequest,
+    ListRequest,
+    LoadRequest,
+    MachineStatus,
+    ModelList,
+    ReloadRequest,
+    ReloadResult,
+    StatusRequest,
+    UnloadRequest,
+)
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.values import LoadFailure, State
 from tests.http_errors import check_error
 from tests.socket.front.conftest import format_post
 from tests.socket.front.test_guard import configure
@@ -20,24 +35,24 @@ MODELS = (
 )
 
 
-def list_models(message: protocol.ListRequest) -> Any:
+def list_models(message: ListRequest) -> Any:
     found = [model for model in MODELS if message.model in ("", model.name, *model.aliases)]
     if not found:
-        return protocol.Failure(id=message.id, code="unknown_model", message="cannot find model")
+        return Failure(id=message.id, code="unknown_model", message="cannot find model")
     return ModelList(id=message.id, now_s=1, models=tuple(found))
 
 
 async def set_up(world: Any) -> Any:
     replies = world.supervisor.replies
-    replies[protocol.ListRequest] = list_models
-    replies[protocol.LoadRequest] = lambda message: protocol.Done(id=message.id, model=message.model)
-    replies[protocol.UnloadRequest] = lambda message: (
-        protocol.Done(id=message.id)
+    replies[ListRequest] = list_models
+    replies[LoadRequest] = lambda message: Done(id=message.id, model=message.model)
+    replies[UnloadRequest] = lambda message: (
+        Done(id=message.id)
         if message.model == "a"
-        else protocol.Failure(id=message.id, code="not_loaded", message="cannot unload")
+        else Failure(id=message.id, code="not_loaded", message="cannot unload")
     )
-    replies[protocol.ReloadRequest] = lambda message: protocol.ReloadResult(id=message.id)
-    replies[protocol.StatusRequest] = lambda message: protocol.MachineStatus(
+    replies[ReloadRequest] = lambda message: ReloadResult(id=message.id)
+    replies[StatusRequest] = lambda message: MachineStatus(
         id=message.id, llamactl="1", pid=1, since_s=0, now_s=0, devices=(), loaded=1, max_loaded=3, build="b5-x"
     )
     return await world.connect()
@@ -59,9 +74,9 @@ def test_models_are_listed(stage: Any, path: str) -> None:
         ]
         assert listing["data"][2]["status"]["exit_code"] == 1
         assert listing["data"][3]["status"]["failed"]
-        assert world.supervisor.count(protocol.ReloadRequest) == 0
+        assert world.supervisor.count(ReloadRequest) == 0
         assert (await client.get(path + "?reload=1")).json() == listing
-        assert world.supervisor.count(protocol.ReloadRequest) == 1
+        assert world.supervisor.count(ReloadRequest) == 1
 
     stage(scenario)
 
@@ -99,7 +114,7 @@ def test_models_are_loaded_and_unloaded(stage: Any, path: str, body: Any, status
         assert response.status == status
         if status == 200:
             assert response.json() == {"success": True}
-            kind = protocol.LoadRequest if path.endswith("/load") else protocol.UnloadRequest
+            kind = LoadRequest if path.endswith("/load") else UnloadRequest
             assert not (await world.supervisor.expect(kind)).wait
         else:
             assert response.json()["error"]["code"] == status
@@ -152,7 +167,7 @@ def test_routes_and_methods_that_are_not_there(stage: Any, raw: bytes, status: i
             assert response.headers.get("allow") == allow
             if status >= 400:
                 check_error(response.json()["error"], raw.split(b" ")[1].decode().partition("?")[0], status)
-        assert world.supervisor.count(protocol.LeaseRequest) == 0
+        assert world.supervisor.count(LeaseRequest) == 0
 
     stage(scenario)
 
@@ -174,16 +189,16 @@ def test_looking_at_a_model_never_loads_it(stage: Any, path: str) -> None:
         instance = await world.add_model("a", granted=False)
         client = await world.connect()
         client.writer.write(f"GET {path}?model=a&autoload=true HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         assert not request.autoload
-        world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot look at 'a'"))
+        world.supervisor.send(Failure(id=request.id, code="not_loaded", message="cannot look at 'a'"))
         response = await client.read_response()
         assert (response.status, response.json()["error"]["code"]) == (503, 503)
         assert response.json()["error"]["type"] == "unavailable_error"
         world.supervisor.grants["a"] = world.grant("a")
         instance.answer_all(b"look")
         assert (await client.get(f"{path}?model=a")).body == b"look"
-        idle = await world.supervisor.expect(protocol.IdleNotice)
+        idle = await world.supervisor.expect(IdleNotice)
         assert idle.last_used_s == 0
 
     stage(scenario)
@@ -199,11 +214,9 @@ def test_model_that_sleeps_is_asked_without_a_lease(stage: Any, path: str) -> No
         async def look(socket: str) -> Any:
             client = await world.connect()
             client.writer.write(f"GET {path}?model=a HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            request = await world.supervisor.expect(protocol.LeaseRequest)
+            request = await world.supervisor.expect(LeaseRequest)
             details = {"asleep": grant.generation, "socket": socket}
-            failure = protocol.Failure(
-                id=request.id, code="not_loaded", message="cannot use 'a'", model="a", details=details
-            )
+            failure = Failure(id=request.id, code="not_loaded", message="cannot use 'a'", model="a", details=details)
             world.supervisor.send(failure)
             return await client.read_response()
 
@@ -214,7 +227,7 @@ def test_model_that_sleeps_is_asked_without_a_lease(stage: Any, path: str) -> No
         assert gone.status == 503
         assert "socket" not in gone.body.decode(), "where it lies is nobody's business"
         assert not world.front.leases.leases()
-        assert world.supervisor.count(protocol.IdleNotice) == 0
+        assert world.supervisor.count(IdleNotice) == 0
 
     stage(scenario)
 
@@ -225,9 +238,9 @@ def test_autoload_can_be_switched_off(stage: Any) -> None:
         client.writer.write(
             b'POST /infill?autoload=false HTTP/1.1\r\nHost: localhost\r\nContent-Length: 13\r\n\r\n{"model":"a"}'
         )
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         assert not request.autoload
-        world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot answer"))
+        world.supervisor.send(Failure(id=request.id, code="not_loaded", message="cannot answer"))
         assert (await client.read_response()).status == 400
 
     stage(scenario)
@@ -241,9 +254,9 @@ def test_without_autoload_on_the_machine_only_requests_that_say_so_load(stage: A
         for query, loads in (("", False), ("?x=1", False), ("?autoload=false", False), ("?autoload=true", True)):
             for _ in range(2):
                 client.writer.write(format_post(f"/v1/completions{query}", {"model": "b", "prompt": "x"}))
-                request = await world.supervisor.expect(protocol.LeaseRequest)
+                request = await world.supervisor.expect(LeaseRequest)
                 assert request.autoload is loads
-                world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot use 'b'"))
+                world.supervisor.send(Failure(id=request.id, code="not_loaded", message="cannot use 'b'"))
                 refused = await client.read_response()
                 assert (refused.status, refused.json()["error"]["message"]) == (400, "cannot use 'b'")
 
@@ -255,7 +268,7 @@ def test_model_is_loaded_for_the_routes_that_instances_have(stage: Any, path: st
     async def scenario(world: Any) -> None:
         client = await world.connect()
         client.writer.write(format_post(path, {"model": "a"}))
-        assert (await world.supervisor.expect(protocol.LeaseRequest)).autoload
+        assert (await world.supervisor.expect(LeaseRequest)).autoload
 
     stage(scenario)
 
@@ -278,9 +291,9 @@ def test_no_model_is_loaded_for_a_route_that_instances_lack(stage: Any, method: 
         client = await world.connect()
         for _ in range(2):
             client.writer.write(format_post(target, {"model": "a"}).replace(b"POST", method.encode(), 1))
-            request = await world.supervisor.expect(protocol.LeaseRequest)
+            request = await world.supervisor.expect(LeaseRequest)
             assert (request.model, request.autoload) == ("a", False)
-            world.supervisor.send(protocol.Failure(id=request.id, code="not_loaded", message="cannot use 'a'"))
+            world.supervisor.send(Failure(id=request.id, code="not_loaded", message="cannot use 'a'"))
             response = await client.read_response()
             error = response.json()["error"]
             assert (response.status, error["type"]) == (404, "not_found_error")
@@ -349,6 +362,6 @@ def test_body_that_names_no_model_is_a_400(stage: Any, body: bytes) -> None:
         assert response.status == 400
         assert msgspec.json.decode(response.body)["error"]["type"] == "invalid_request_error"
         assert (await client.get("/health")).status == 200
-        assert world.supervisor.count(protocol.LeaseRequest) == 0
+        assert world.supervisor.count(LeaseRequest) == 0
 
     stage(scenario)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llamactl import protocol
+from llamactl.protocol.control_socket import ModelList, ModelsChanged, SubscribeRequest
 from tests.socket.front.conftest import format_post
 from tests.socket.front.test_events import A
 from tests.socket.front.test_waiting import SHORT_S, SWITCH, UPGRADE, set_limits
@@ -58,12 +58,10 @@ async def wait_gone(world: Any) -> None:
 
 async def listen(world: Any, tcp: bool) -> socket.socket:
     """A client that has asked for events."""
-    world.supervisor.replies[protocol.SubscribeRequest] = lambda message: protocol.ModelList(
-        id=message.id, now_s=0, models=(A,)
-    )
+    world.supervisor.replies[SubscribeRequest] = lambda message: ModelList(id=message.id, now_s=0, models=(A,))
     sock = await connect(world, tcp)
     await send(sock, b"GET /models/sse HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    await world.supervisor.expect(protocol.SubscribeRequest)
+    await world.supervisor.expect(SubscribeRequest)
     return sock
 
 
@@ -71,7 +69,7 @@ async def fill_up(world: Any) -> Any:
     """Events until the first byte waits for the only client: its connection."""
     (connection,) = world.front.clients
     while not connection._transport.get_write_buffer_size():
-        world.supervisor.send(protocol.ModelsChanged(front=world.front.settings))
+        world.supervisor.send(ModelsChanged(front=world.front.settings))
         await asyncio.sleep(0)
     return connection
 
@@ -237,7 +235,7 @@ def test_listener_to_events_that_takes_nothing_is_cut(stage: Any) -> None:
         await set_limits(world, send_timeout_s=SHORT_S)
         with await listen(world, tcp=True):
             while world.front.clients:
-                world.supervisor.send(protocol.ModelsChanged(front=world.front.settings))
+                world.supervisor.send(ModelsChanged(front=world.front.settings))
                 await asyncio.sleep(0)
             assert find_event(world, "client cut")
             assert not world.front.subscribers._streams

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from llamactl import protocol
+from llamactl.protocol.control_socket import LeaseGone, Recall, RecallCancelled
 from tests.http_errors import check_error
 from tests.socket.front.conftest import Client, format_post, read_chunk, read_head
 
@@ -108,15 +108,15 @@ class Chaos:
             generation = f"g{self.generation[model]}"
             what = self.random.random()
             if what < 0.4:
-                world.supervisor.send(protocol.Recall(model=model, generation=generation))
+                world.supervisor.send(Recall(model=model, generation=generation))
             elif what < 0.7:
-                world.supervisor.send(protocol.Recall(model=model, generation=generation, drain=True))
+                world.supervisor.send(Recall(model=model, generation=generation, drain=True))
                 await asyncio.sleep(0.01)
-                world.supervisor.send(protocol.RecallCancelled(model=model, generation=generation))
+                world.supervisor.send(RecallCancelled(model=model, generation=generation))
             else:
                 self.generation[model] += 1
                 world.supervisor.grants[model] = world.grant(model, f"g{self.generation[model]}")
-                world.supervisor.send(protocol.LeaseGone(model=model, generation=generation))
+                world.supervisor.send(LeaseGone(model=model, generation=generation))
 
     async def run(self, count: int) -> None:
         for model in "ab":
@@ -146,7 +146,7 @@ def test_two_thousand_streams_end_whole_or_in_an_error_and_leave_nothing_behind(
         assert set(chaos.outcomes) == {"whole", "cut", "left", "refused with 502"}
         for model in "ab":  # what is not given back is drained, then everything is at rest
             generation = f"g{chaos.generation[model]}"
-            world.supervisor.send(protocol.Recall(model=model, generation=generation, drain=True))
+            world.supervisor.send(Recall(model=model, generation=generation, drain=True))
         while world.front.leases.leases() or len(world.front.clients) > 1:
             await asyncio.sleep(0)
         assert world.front.leases.waiting == 0

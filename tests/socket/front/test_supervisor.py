@@ -6,8 +6,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from llamactl import protocol
 from llamactl.front import leases
+from llamactl.protocol.control_socket import (
+    BusyNotice,
+    CancelRequest,
+    ClientHello,
+    Failure,
+    IdleNotice,
+    LeaseRequest,
+    ListRequest,
+    ModelList,
+    ModelsChanged,
+    Recall,
+    RecallAnswer,
+    RecallCancelled,
+)
 from tests.http_errors import WORDS, check_error
 from tests.socket.front.conftest import format_post, read_chunk, read_head
 
@@ -20,12 +33,12 @@ def test_requests_for_a_cold_model_cause_one_lease_request(stage: Any) -> None:
         instance.answer_all(b"1")
         clients = [await world.connect() for _ in range(10)]
         answers = [asyncio.ensure_future(client.post(CHAT, {"model": "a"})) for client in clients]
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         while world.front.leases.waiting < 10:
             await asyncio.sleep(0)
         world.supervisor.send(world.grant("a", request_id=request.id))
         assert [(await answer).body for answer in answers] == [b"1"] * 10
-        assert world.supervisor.count(protocol.LeaseRequest) == 1
+        assert world.supervisor.count(LeaseRequest) == 1
 
     stage(scenario)
 
@@ -37,13 +50,13 @@ def test_warm_requests_say_nothing_but_busy_and_idle(stage: Any) -> None:
         client = await world.connect()
         before = asyncio.get_running_loop().time()
         await client.post(CHAT, {"model": "a"})
-        idle = await world.supervisor.expect(protocol.IdleNotice)
+        idle = await world.supervisor.expect(IdleNotice)
         assert (idle.model, idle.generation) == ("a", "g1")
         assert abs(idle.last_used_s - before) < 5  # both are CLOCK_MONOTONIC
         await client.post(CHAT, {"model": "a"})
-        await world.supervisor.expect(protocol.BusyNotice)
-        await world.supervisor.expect(protocol.IdleNotice)
-        assert world.supervisor.count(protocol.LeaseRequest) == 1
+        await world.supervisor.expect(BusyNotice)
+        await world.supervisor.expect(IdleNotice)
+        assert world.supervisor.count(LeaseRequest) == 1
 
     stage(scenario)
 
@@ -53,15 +66,15 @@ def test_queued_client_that_leaves_cancels(stage: Any) -> None:
         client, other = await world.connect(), await world.connect(tcp=True)
         for each in (client, other):
             each.writer.write(format_post(CHAT, {"model": "a"}))
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         while world.front.leases.waiting < 2:
             await asyncio.sleep(0)
         client.close()
         while world.front.leases.waiting > 1:
             await asyncio.sleep(0)
-        assert world.supervisor.count(protocol.CancelRequest) == 0
+        assert world.supervisor.count(CancelRequest) == 0
         other.close()
-        assert (await world.supervisor.expect(protocol.CancelRequest)).id == request.id
+        assert (await world.supervisor.expect(CancelRequest)).id == request.id
 
     stage(scenario)
 
@@ -74,12 +87,12 @@ def test_alias_shares_the_lease_of_its_model(stage: Any) -> None:
         client = await world.connect()
         for name in ("alias", "a", "alias"):
             assert (await client.post(CHAT, {"model": name})).status == 200
-        assert world.supervisor.count(protocol.LeaseRequest) == 1
-        world.supervisor.send(protocol.ModelsChanged())
-        world.supervisor.send(protocol.Recall(model="none", generation=""))
-        await world.supervisor.expect(protocol.RecallAnswer)
+        assert world.supervisor.count(LeaseRequest) == 1
+        world.supervisor.send(ModelsChanged())
+        world.supervisor.send(Recall(model="none", generation=""))
+        await world.supervisor.expect(RecallAnswer)
         assert (await client.post(CHAT, {"model": "alias"})).status == 200
-        assert world.supervisor.count(protocol.LeaseRequest) == 2
+        assert world.supervisor.count(LeaseRequest) == 2
 
     stage(scenario)
 
@@ -99,7 +112,7 @@ def test_alias_shares_the_lease_of_its_model(stage: Any) -> None:
 )
 def test_refusal_is_told_in_its_own_words(stage: Any, code: str, status: int, retry_after: str | None) -> None:
     async def scenario(world: Any) -> None:
-        world.supervisor.replies[protocol.LeaseRequest] = lambda message: protocol.Failure(
+        world.supervisor.replies[LeaseRequest] = lambda message: Failure(
             id=message.id, code=code, message="cannot load 'a': why", hint="do this", details={"needs_bytes": 7}
         )
         client = await world.connect()
@@ -123,15 +136,15 @@ def test_idle_lease_goes_back_and_its_connections_close(stage: Any) -> None:
         call = await instance.call()
         call.answer(b"1")
         await client.read_response()
-        world.supervisor.send(protocol.Recall(model="a", generation="g1"))
-        answer = await world.supervisor.expect(protocol.RecallAnswer)
+        world.supervisor.send(Recall(model="a", generation="g1"))
+        answer = await world.supervisor.expect(RecallAnswer)
         assert answer.returned
         assert answer.last_used_s > 0
         await call.closed()
         instance.answer_all(b"2")
         world.supervisor.grants["a"] = world.grant("a", "g2")
         assert (await client.post(CHAT, {"model": "a"})).body == b"2"
-        assert world.supervisor.count(protocol.LeaseRequest) == 2
+        assert world.supervisor.count(LeaseRequest) == 2
 
     stage(scenario)
 
@@ -142,11 +155,11 @@ def test_busy_lease_stays_and_its_stream_is_whole(stage: Any) -> None:
         client = await world.connect()
         client.writer.write(format_post(CHAT, {"model": "a"}))
         call = await instance.call()
-        world.supervisor.send(protocol.Recall(model="a", generation="g1"))
-        assert not (await world.supervisor.expect(protocol.RecallAnswer)).returned
+        world.supervisor.send(Recall(model="a", generation="g1"))
+        assert not (await world.supervisor.expect(RecallAnswer)).returned
         call.answer(b"1")
         assert (await client.read_response()).body == b"1"
-        await world.supervisor.expect(protocol.IdleNotice)
+        await world.supervisor.expect(IdleNotice)
 
     stage(scenario)
 
@@ -157,16 +170,16 @@ def test_drain_holds_new_requests_back_until_the_next_instance(stage: Any) -> No
         first, second = await world.connect(), await world.connect()
         first.writer.write(format_post(CHAT, {"model": "a"}))
         call = await instance.call()
-        world.supervisor.send(protocol.Recall(model="a", generation="g1", drain=True))
-        assert not (await world.supervisor.expect(protocol.RecallAnswer)).returned
+        world.supervisor.send(Recall(model="a", generation="g1", drain=True))
+        assert not (await world.supervisor.expect(RecallAnswer)).returned
         second.writer.write(format_post(CHAT, {"model": "a"}))
         while world.front.leases.waiting < 1:
             await asyncio.sleep(0)
         del world.supervisor.grants["a"]
         call.answer(b"1")
         assert (await first.read_response()).body == b"1"
-        assert (await world.supervisor.expect(protocol.RecallAnswer)).returned
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        assert (await world.supervisor.expect(RecallAnswer)).returned
+        request = await world.supervisor.expect(LeaseRequest)
         assert instance.calls.empty()
         world.supervisor.send(world.grant("a", "g2", request.id))
         (await instance.call()).answer(b"2")
@@ -181,12 +194,12 @@ def test_drain_called_off_lets_held_back_requests_go_on(stage: Any) -> None:
         first, second = await world.connect(), await world.connect()
         first.writer.write(format_post(CHAT, {"model": "a"}))
         call = await instance.call()
-        world.supervisor.send(protocol.Recall(model="a", generation="g1", drain=True))
-        await world.supervisor.expect(protocol.RecallAnswer)
+        world.supervisor.send(Recall(model="a", generation="g1", drain=True))
+        await world.supervisor.expect(RecallAnswer)
         second.writer.write(format_post(CHAT, {"model": "a"}))
         while world.front.leases.waiting < 1:
             await asyncio.sleep(0)
-        world.supervisor.send(protocol.RecallCancelled(model="a", generation="g1"))
+        world.supervisor.send(RecallCancelled(model="a", generation="g1"))
         (await instance.call()).answer(b"2")
         assert (await second.read_response()).body == b"2"
         call.answer(b"1")
@@ -212,12 +225,12 @@ def test_loaded_models_are_served_while_the_supervisor_restarts(stage: Any) -> N
         assert (await client.post(CHAT, {"model": "a"})).body == b"warm"
         assert (await client.get("/health")).status == 200
         await world.supervisor.start()
-        hello = await world.supervisor.expect(protocol.ClientHello)
+        hello = await world.supervisor.expect(ClientHello)
         assert [(lease.model, lease.generation, lease.busy) for lease in hello.leases] == [("a", "g1", True)]
         call.write(b"0\r\n\r\n")
         assert await read_chunk(streaming.reader) == b""
-        await world.supervisor.expect(protocol.IdleNotice)
-        assert world.supervisor.count(protocol.LeaseRequest) == 1
+        await world.supervisor.expect(IdleNotice)
+        assert world.supervisor.count(LeaseRequest) == 1
 
     stage(scenario)
 
@@ -234,9 +247,7 @@ def test_request_that_needs_a_lease_waits_for_the_supervisor(stage: Any) -> None
         lister.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
         while not (world.front.leases.waiting and world.front.control._questions):
             await asyncio.sleep(0)
-        world.supervisor.replies[protocol.ListRequest] = lambda message: protocol.ModelList(
-            id=message.id, now_s=0, models=()
-        )
+        world.supervisor.replies[ListRequest] = lambda message: ModelList(id=message.id, now_s=0, models=())
         await world.supervisor.start()
         assert (await client.read_response()).body == b"1"
         assert (await lister.read_response()).json() == {"object": "list", "data": []}
@@ -269,7 +280,7 @@ def test_question_whose_answer_was_lost_is_an_error(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         client = await world.connect()
         client.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await world.supervisor.expect(protocol.ListRequest)
+        await world.supervisor.expect(ListRequest)
         await world.supervisor.stop()
         assert (await client.read_response()).status == 503
 
@@ -284,7 +295,7 @@ def test_junk_from_the_supervisor_ends_only_that_connection(stage: Any) -> None:
         await client.post(CHAT, {"model": "a"})
         for writer in world.supervisor._writers:
             writer.write(b'{"type":"nonsense"}\n')
-        hello = await world.supervisor.expect(protocol.ClientHello)
+        hello = await world.supervisor.expect(ClientHello)
         assert [lease.model for lease in hello.leases] == ["a"]
         assert (await client.post(CHAT, {"model": "a"})).body == b"1"
         assert any("junk" in event.get("reason", "") for event in world.events)

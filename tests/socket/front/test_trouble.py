@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from llamactl import protocol
+from llamactl.protocol.control_socket import CancelRequest, IdleNotice, LeaseRequest
 from tests.http_errors import check_error
 from tests.socket.front.conftest import format_post, read_chunk, read_head
 
@@ -59,7 +59,7 @@ def test_instance_that_dies_with_a_kept_connection_is_a_502(stage: Any) -> None:
         await call.reader.readexactly(13)
         instance.kill()
         assert (await client.read_response()).status == 502
-        assert world.supervisor.count(protocol.LeaseRequest) == 1
+        assert world.supervisor.count(LeaseRequest) == 1
 
     stage(scenario)
 
@@ -137,8 +137,8 @@ def test_instance_that_is_gone_is_replaced_by_the_next_one(stage: Any) -> None:
         instance.kill()
         del world.supervisor.grants["a"]
         client.writer.write(format_post(CHAT, {"model": "a"}))
-        await world.supervisor.expect(protocol.LeaseRequest)
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        await world.supervisor.expect(LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         assert request.stale_generation == "g1"
         await instance.start()
         instance.answer_all(b"2")
@@ -175,7 +175,7 @@ def test_instance_that_refuses_twice_is_a_502(stage: Any) -> None:
         instance.refuse_connections()
         client = await world.connect()
         assert (await client.post(CHAT, {"model": "a"})).status == 502
-        assert world.supervisor.count(protocol.LeaseRequest) == 2
+        assert world.supervisor.count(LeaseRequest) == 2
 
     stage(scenario)
 
@@ -186,11 +186,11 @@ def test_client_that_leaves_while_its_instance_is_replaced_cancels(stage: Any) -
         instance.refuse_connections()
         client = await world.connect()
         client.writer.write(format_post(CHAT, {"model": "a"}))
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         world.supervisor.send(world.grant("a", request_id=request.id))
-        again = await world.supervisor.expect(protocol.LeaseRequest)
+        again = await world.supervisor.expect(LeaseRequest)
         client.close()
-        assert (await world.supervisor.expect(protocol.CancelRequest)).id == again.id
+        assert (await world.supervisor.expect(CancelRequest)).id == again.id
 
     stage(scenario)
 
@@ -248,6 +248,6 @@ def test_deaths_leave_no_count_and_no_connection_behind(stage: Any) -> None:
         (lease,) = world.front.leases.leases()
         assert lease.in_flight == 0
         assert world.front.leases.waiting == 0
-        await world.supervisor.expect(protocol.IdleNotice)
+        await world.supervisor.expect(IdleNotice)
 
     stage(scenario)

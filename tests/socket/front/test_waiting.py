@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llamactl import protocol
+from llamactl.protocol.control_socket import CancelRequest, FrontSettings, LeaseRequest, ModelsChanged
 from tests.socket.front.conftest import format_post, read_head
 
 CHAT = "/v1/chat/completions"
@@ -14,8 +14,8 @@ SHORT_S = 0.05
 
 async def set_limits(world: Any, **limits: float) -> None:
     """Have the supervisor tell other settings."""
-    settings = protocol.FrontSettings(max_body_bytes=1 << 20, **limits)  # type: ignore[arg-type]
-    world.supervisor.send(protocol.ModelsChanged(front=settings))
+    settings = FrontSettings(max_body_bytes=1 << 20, **limits)  # type: ignore[arg-type]
+    world.supervisor.send(ModelsChanged(front=settings))
     while world.front.settings != settings:
         await asyncio.sleep(0)
 
@@ -103,11 +103,11 @@ def test_request_that_waits_too_long_for_its_model_leaves_the_queue(stage: Any) 
         await world.add_model("a", granted=False)
         client = await world.connect()
         client.writer.write(format_post(CHAT, {"model": "a"}))
-        request = await world.supervisor.expect(protocol.LeaseRequest)
+        request = await world.supervisor.expect(LeaseRequest)
         response = await client.read_response()
         assert response.status == 504
         assert "queue_timeout" in response.json()["error"]["message"]
-        assert (await world.supervisor.expect(protocol.CancelRequest)).id == request.id
+        assert (await world.supervisor.expect(CancelRequest)).id == request.id
         assert (await client.get("/health")).status == 200
 
     stage(scenario)
@@ -122,7 +122,7 @@ def test_client_that_has_sent_far_ahead_and_leaves_is_noticed(stage: Any, grante
         client.writer.write(format_post(CHAT, {"model": "a"}))
         call = await instance.call() if granted else None
         if call is None:
-            await world.supervisor.expect(protocol.LeaseRequest)
+            await world.supervisor.expect(LeaseRequest)
         client.writer.write(format_post(CHAT, {"model": "a", "x": "A" * 1000}) * 100)
         (connection,) = world.front.clients
         while not connection._paused:
@@ -131,7 +131,7 @@ def test_client_that_has_sent_far_ahead_and_leaves_is_noticed(stage: Any, grante
         if call is not None:
             await call.closed()
         else:
-            await world.supervisor.expect(protocol.CancelRequest)
+            await world.supervisor.expect(CancelRequest)
         while world.front.clients:
             await asyncio.sleep(0)
 

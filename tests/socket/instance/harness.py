@@ -21,18 +21,16 @@ from typing import Any
 
 import msgspec
 
-from llamactl.protocol import (
-    VERSION,
+from llamactl.protocol.lines import VERSION, LineReader, encode_message
+from llamactl.protocol.report_socket import (
     Ack,
     Answer,
     ChildHello,
     ChildMessage,
     ChildWelcome,
-    LineReader,
     Order,
     OrderKind,
     Report,
-    encode_message,
 )
 from llamactl.settings import ModelSettings, encode_spec
 

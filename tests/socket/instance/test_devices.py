@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llamactl.protocol import Breakdown, DeviceList, Row, RowKind
+from llamactl.protocol.values import Breakdown, DeviceList, Row, RowKind
 from llamactl.settings import ModelSettings
 from tests.models import write_large_model
 from tests.socket.instance.harness import TIMEOUT_S, run_child

@@ -30,7 +30,7 @@ from llamactl.instance.llama.batch import Batch
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.loading import Loaded, load
 from llamactl.instance.llama.model import Vocabulary
-from llamactl.protocol import ChildRole
+from llamactl.protocol.report_socket import ChildRole
 from llamactl.settings import ModelSettings
 
 N_CTX = 256

@@ -26,7 +26,7 @@ from llamactl.instance.llama.loading import Loaded, load
 from llamactl.instance.llama.log import LlamaLog
 from llamactl.instance.llama.model import create_context
 from llamactl.instance.llama.params import build_context_params
-from llamactl.protocol import ChildRole
+from llamactl.protocol.report_socket import ChildRole
 from llamactl.settings import ModelSettings
 from tests.socket.instance.harness import ROOT, Child, join_text, run_child
 from tests.socket.instance.tape import check, decode_rows, record

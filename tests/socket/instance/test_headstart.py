@@ -11,7 +11,7 @@ from llamactl.instance.llama import headstart
 from llamactl.instance.llama.headstart import HeadStart, begin
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.params import build_model_params
-from llamactl.protocol import ChildRole
+from llamactl.protocol.report_socket import ChildRole
 from llamactl.settings import ModelSettings, encode_spec
 
 

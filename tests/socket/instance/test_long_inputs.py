@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import pytest
 
-from llamactl.protocol import Breakdown
+from llamactl.protocol.values import Breakdown
 from llamactl.settings import ModelSettings
 from tests.models import write_embedding_model
 from tests.socket.instance.harness import Child, run_child

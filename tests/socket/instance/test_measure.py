@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llamactl.protocol import Breakdown, Facts, RowKind
+from llamactl.protocol.values import Breakdown, Facts, RowKind
 from llamactl.settings import ModelSettings
 from tests.models import write_model
 from tests.socket.instance.harness import run_child

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llamactl.protocol import (
-    VERSION,
+from llamactl.protocol.lines import VERSION, JunkNotice, encode_message
+from llamactl.protocol.report_socket import (
     Ack,
     Answer,
     AnswerResult,
@@ -17,13 +17,11 @@ from llamactl.protocol import (
     ChildRole,
     ChildState,
     ChildWelcome,
-    JunkNotice,
-    Note,
     Order,
     OrderKind,
     Report,
-    encode_message,
 )
+from llamactl.protocol.values import Note
 from llamactl.settings import ModelSettings
 from tests.socket.instance.harness import Child, Peer, Supervisor, run_child
 

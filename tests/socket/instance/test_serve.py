@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llamactl.protocol import AnswerResult, OrderKind
+from llamactl.protocol.report_socket import AnswerResult, OrderKind
 from llamactl.settings import ModelSettings
 from tests.models import write_model
 from tests.socket.instance.harness import Child, UnixConnection, join_text, parse_events, run_child

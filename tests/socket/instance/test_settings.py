@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llamactl.instance.llama.params import ModelTraits, build_context_params
-from llamactl.protocol import Breakdown, Row, RowKind
+from llamactl.protocol.values import Breakdown, Row, RowKind
 from llamactl.settings import ModelSettings, Switch
 from tests.models import write_model
 from tests.socket.instance.harness import ROOT, run_child

@@ -17,7 +17,7 @@ from llamactl.child.orders import ChildEnvironment
 from llamactl.child.properties import MODEL_GROUP, Surroundings, choose_measure_properties, choose_model_properties
 from llamactl.names import Role, format_slug, format_unit
 from llamactl.paths import Paths
-from llamactl.protocol import ChildRole
+from llamactl.protocol.report_socket import ChildRole
 from llamactl.settings import ModelSettings, decode_spec
 from llamactl.share import find_share_dir, python_paths
 from llamactl.systemd.host import acquire_gpu_groups

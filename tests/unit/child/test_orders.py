@@ -7,7 +7,8 @@ import pytest
 
 from llamactl.child import variables
 from llamactl.child.orders import ChildEnvironment, format_environment, parse_environment
-from llamactl.protocol import Breakdown, ChildRole, Row, RowKind
+from llamactl.protocol.report_socket import ChildRole
+from llamactl.protocol.values import Breakdown, Row, RowKind
 from llamactl.settings import ModelSettings
 
 FEW = ChildEnvironment(

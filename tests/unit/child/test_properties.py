@@ -21,7 +21,7 @@ from llamactl.child.properties import (
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit, parse_unit
 from llamactl.paths import Paths
-from llamactl.protocol import ChildRole
+from llamactl.protocol.report_socket import ChildRole
 from llamactl.settings import ModelSettings, decode_spec
 from llamactl.systemd.signatures import pack_properties
 

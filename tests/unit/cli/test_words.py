@@ -17,7 +17,8 @@ from llamactl.cli.main import (
 from llamactl.cli.output import CleanStream, clean_text, draw, format_bytes, format_span
 from llamactl.cli.progress import describe_progress, describe_unloading
 from llamactl.cli.terminal import Look, Style
-from llamactl.protocol import Progress, Stage
+from llamactl.protocol.control_socket import Progress
+from llamactl.protocol.values import Stage
 
 
 @pytest.mark.parametrize(

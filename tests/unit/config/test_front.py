@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from llamactl.config.keys import GLOBAL_KEYS
-from llamactl.protocol import FrontSettings
+from llamactl.protocol.control_socket import FrontSettings
 from llamactl.settings import AccessLog, GlobalSettings
 from tests.unit.config.tree import Tree
 

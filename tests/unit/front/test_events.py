@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from llamactl.front.events import HISTORY, PROGRESS_INTERVAL_S, EventLog
-from llamactl.protocol import Breakdown, Facts, LoadFailure, ModelMemory, ModelStatus, Stage, State
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.values import Breakdown, Facts, LoadFailure, ModelMemory, Stage, State
 
 A = ModelStatus(name="a", state=State.UNLOADED, created=7)
 B = ModelStatus(name="b", state=State.READY)

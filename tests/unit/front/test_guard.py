@@ -4,7 +4,7 @@ import pytest
 
 from llamactl.front.guard import MAX_REMEMBERED, Guard
 from llamactl.front.wire import RequestHead, parse_request_head
-from llamactl.protocol import FrontSettings
+from llamactl.protocol.control_socket import FrontSettings
 
 
 def request(*fields: str, first: str = "GET / HTTP/1.1") -> RequestHead:

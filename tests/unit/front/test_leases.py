@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from llamactl.errors import ErrorCode
 from llamactl.front.leases import CONTROL_WAIT_S, Asked, Granted, Lease, LeaseTable, Refused
-from llamactl.protocol import (
+from llamactl.protocol.control_socket import (
     BusyNotice,
     CancelRequest,
     Failure,

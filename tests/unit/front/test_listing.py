@@ -4,16 +4,9 @@ import msgspec
 import pytest
 
 from llamactl.front.listing import format_model, format_model_list, format_status
-from llamactl.protocol import (
-    Breakdown,
-    Facts,
-    LoadFailure,
-    ModelList,
-    ModelMemory,
-    ModelStatus,
-    Stage,
-    State,
-)
+from llamactl.protocol.control_socket import ModelList
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.values import Breakdown, Facts, LoadFailure, ModelMemory, Stage, State
 
 
 def test_model_is_listed_in_the_routers_words() -> None:

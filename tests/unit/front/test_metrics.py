@@ -9,7 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from llamactl.front.access import RequestRecord
 from llamactl.front.metrics import Snapshot, render
 from llamactl.front.tally import Tally
-from llamactl.protocol import DeviceStatus, MachineStatus, ModelCounters, ModelStatus, State
+from llamactl.protocol.control_socket import MachineStatus
+from llamactl.protocol.descriptions import DeviceStatus, ModelCounters, ModelStatus
+from llamactl.protocol.values import State
 
 MACHINE = MachineStatus(
     id=1,

@@ -21,7 +21,7 @@ from llamactl.instance.llama.memory import (
     places_alike,
     replace_host_model,
 )
-from llamactl.protocol import Breakdown, Row, RowKind
+from llamactl.protocol.values import Breakdown, Row, RowKind
 from llamactl.settings import TRAINED_CTX, ModelSettings
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from llamactl.child.orders import ChildEnvironment
 from llamactl.instance.serve import Instance
-from llamactl.protocol import ChildRole, Order, OrderKind
+from llamactl.protocol.report_socket import ChildRole, Order, OrderKind
 from llamactl.settings import ModelSettings
 
 

@@ -6,7 +6,9 @@ Every event goes through `do`, which checks the invariants after it and keeps al
 
 from typing import Any, TypeVar
 
-from llamactl.protocol import Breakdown, ChildState, Facts, LoadFailure, ModelStatus, Note, Row, RowKind
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import Breakdown, Facts, LoadFailure, Note, Row, RowKind
 from llamactl.sched.events import (
     Complete,
     Configured,

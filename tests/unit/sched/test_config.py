@@ -2,7 +2,8 @@
 
 import msgspec
 
-from llamactl.protocol import ChildState, Facts, MemoryStatus, ModelMemory, Stage
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import Facts, MemoryStatus, ModelMemory, Stage
 from llamactl.sched.events import (
     CancelRecall,
     Configured,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llamactl.protocol import Row, RowKind
+from llamactl.protocol.values import Row, RowKind
 from llamactl.sched.events import (
     Configured,
     DevicesRead,

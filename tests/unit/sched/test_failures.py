@@ -3,7 +3,8 @@
 import pytest
 
 from llamactl.errors import ErrorCode
-from llamactl.protocol import ChildState, Facts, LoadFailure
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import Facts, LoadFailure
 from llamactl.sched.events import (
     ConnectionGone,
     Effect,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from llamactl.protocol import ChildState, LoadFailure, MemoryStatus, Note
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import LoadFailure, MemoryStatus, Note
 from llamactl.sched.events import (
     Configured,
     FilesSeen,

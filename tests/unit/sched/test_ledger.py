@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.protocol import Breakdown, Row, RowKind
+from llamactl.protocol.values import Breakdown, Row, RowKind
 from llamactl.sched.ledger import Ledger
 from llamactl.sched.memory import HOST, is_self_fitting, list_claimed_devices, strip_unmeasured, sum_per_account
 from llamactl.settings import GlobalSettings

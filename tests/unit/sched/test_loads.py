@@ -1,6 +1,7 @@
 """Requests, grants, room and the queue: one example for each rule, from the first request to the last."""
 
-from llamactl.protocol import ChildState, LoadFailure, Stage
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import LoadFailure, Stage
 from llamactl.sched.events import (
     CancelRecall,
     Configured,

@@ -1,6 +1,6 @@
 """Requests that only look: granted by a model that is ready, refused by any other, and never the cause of anything."""
 
-from llamactl.protocol import ChildState
+from llamactl.protocol.report_socket import ChildState
 from llamactl.sched.events import Refuse, StartInstance, WaiterGone
 from tests.unit.sched.test_loads import make_bench
 

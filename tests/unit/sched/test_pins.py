@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from llamactl.protocol import ChildState, Note
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import Note
 from llamactl.sched.events import LeaseIdle, PinRequested, SendNote
 from tests.unit.sched.bench import Bench, make_settings
 

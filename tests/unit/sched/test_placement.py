@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.protocol import ChildState
+from llamactl.protocol.report_socket import ChildState
 from llamactl.sched.events import InstanceFound, StartInstance
 from llamactl.sched.evict import Candidate, Outcome, Room, choose_victims
 from llamactl.sched.memory import HOST, sum_per_account

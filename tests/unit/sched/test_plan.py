@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from llamactl.protocol import ChildState, LoadPlan, MemoryStatus
+from llamactl.protocol.descriptions import LoadPlan
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import MemoryStatus
 from llamactl.sched.events import OrderStop, RecallLease, StartInstance, StartMeasure, Tick
 from tests.unit.sched.bench import Bench, make_breakdown, make_settings
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from llamactl.protocol import ChildState
+from llamactl.protocol.report_socket import ChildState
 from llamactl.sched.events import LeaseBusy, RecallAnswered, RecallLease, StartInstance
 from tests.unit.sched.bench import CRASH, Bench, make_settings
 

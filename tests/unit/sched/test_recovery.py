@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from llamactl.protocol import ChildState, Note
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import Note
 from llamactl.sched.events import (
     Event,
     FrontAnnounced,

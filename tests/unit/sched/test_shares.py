@@ -2,7 +2,7 @@
 
 import pytest
 
-from llamactl.protocol import ChildState
+from llamactl.protocol.report_socket import ChildState
 from llamactl.sched.events import ConnectionGone, InstanceSilent, LeaseBusy, ShareProcessors
 from llamactl.sched.shares import computes_on_processors
 from tests.unit.sched.bench import CRASH, Bench, make_breakdown, make_settings

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from llamactl.protocol import LoadFailure
+from llamactl.protocol.values import LoadFailure
 from llamactl.sched.shortage import find_buffers, lacked_memory
 from tests.unit.sched.bench import CRASH, Bench, make_settings
 

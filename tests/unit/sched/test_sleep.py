@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from llamactl.protocol import ChildState, Note
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import Note
 from llamactl.sched.events import (
     Configured,
     InstanceEnded,

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from llamactl.protocol import State
+from llamactl.protocol.values import State
 from llamactl.sched.states import RUNNING, TRANSITIONS, IllegalTransition, check_transition
 
 

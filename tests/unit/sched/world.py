@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llamactl.protocol import Breakdown, ChildState, LoadFailure, Note, Row, RowKind
+from llamactl.protocol.report_socket import ChildState
+from llamactl.protocol.values import Breakdown, LoadFailure, Note, Row, RowKind
 from llamactl.sched import events as ev
 from llamactl.sched.memory import is_self_fitting
 from llamactl.sched.scheduler import Scheduler

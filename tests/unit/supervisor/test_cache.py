@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from llamactl.protocol import Breakdown, Facts, Row, RowKind
+from llamactl.protocol.values import Breakdown, Facts, Row, RowKind
 from llamactl.settings import ModelSettings
 from llamactl.supervisor.cache import (
     Entry,

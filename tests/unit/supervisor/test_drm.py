@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from llamactl.protocol import Row, RowKind
+from llamactl.protocol.values import Row, RowKind
 from llamactl.supervisor.drm import acquire_vram, match_vram
 
 GIB = 1 << 30

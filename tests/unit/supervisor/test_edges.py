@@ -6,16 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llamactl.protocol import (
-    ChildHello,
-    ChildMessage,
-    ChildRole,
-    JunkError,
-    LineReader,
-    LoadFailure,
-    Report,
-    encode_message,
-)
+from llamactl.protocol.lines import JunkError, LineReader, encode_message
+from llamactl.protocol.report_socket import ChildHello, ChildMessage, ChildRole, Report
+from llamactl.protocol.values import LoadFailure
 from llamactl.supervisor.children import bind_unix_socket
 from llamactl.supervisor.connection import LineConnection
 from llamactl.supervisor.host import acquire_host_memory, parse_meminfo

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from llamactl.protocol import ModelNotice, ModelRemoved, ModelStatus, Stage, State
+from llamactl.protocol.control_socket import ModelNotice, ModelRemoved
+from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.values import Stage, State
 from llamactl.sched.events import Record
 from llamactl.supervisor.counters import Counters
 from llamactl.supervisor.watchers import Watchers, list_changes

@@ -1,0 +1,386 @@
+"""What do the command line, the front and the supervisor say to each other, on `control.sock`?
+
+Clients ask and the supervisor answers by `id`, with notices in between.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from llamactl.protocol.descriptions import Decision, DeviceStatus, LoadPlan, ModelCounters, ModelStatus
+from llamactl.protocol.lines import JunkNotice, Message
+from llamactl.protocol.values import ModelMemory, Stage, Value
+
+# --- client -> supervisor ---------------------------------------------------------------------------------------------
+
+
+class ClientRole(StrEnum):
+    FRONT = "front"
+    CLI = "cli"
+
+
+class HeldLease(Value, frozen=True, kw_only=True):
+    """A lease that a front holds from before the supervisor's restart."""
+
+    model: str
+    generation: str
+    busy: bool
+    last_used_s: float
+    since_s: float = 0.0
+    """Start of the oldest request in flight."""
+
+
+class ClientHello(Message, frozen=True, kw_only=True, tag="hello"):
+    """First message of a client. A front that connects again announces every lease that it holds."""
+
+    version: int
+    role: ClientRole
+    leases: tuple[HeldLease, ...] = ()
+
+
+class LeaseRequest(Message, frozen=True, kw_only=True, tag="lease"):
+    """May I send requests to this model? Answered by Progress (any number), then LeaseGrant or Failure.
+
+    `stale_generation`: the generation that turned out to be gone when the front connected to it.
+    """
+
+    id: int
+    model: str
+    autoload: bool = True
+    stale_generation: str = ""
+    look: bool = False
+    """It only looks: granted when the model is ready, else refused at once, also while the model loads. Of a model that
+    sleeps the refusal's details are `asleep`, its generation, and `socket`, where it can be asked without a lease.
+    """
+
+
+class CancelRequest(Message, frozen=True, kw_only=True, tag="cancel"):
+    """The client of request `id` is gone: it leaves the queue. Not answered; the request itself fails with
+    `cancelled`.
+    """
+
+    id: int
+
+
+class LoadRequest(Message, frozen=True, kw_only=True, tag="load"):
+    """Load by command. Goes on when the client leaves. Answered by Progress, then Done or Failure."""
+
+    id: int
+    model: str
+    wait: bool = True
+    """False: Done as soon as the load is queued."""
+
+
+class UnloadRequest(Message, frozen=True, kw_only=True, tag="unload"):
+    """Drain and stop; with `now`, cut running requests. Done when the unit is gone (or with `wait` false, when it
+    is under way).
+    """
+
+    id: int
+    model: str
+    now: bool = False
+    wait: bool = True
+
+
+class PinRequest(Message, frozen=True, kw_only=True, tag="pin"):
+    """Never evict this instance; with `pinned` false, it may be evicted again. For as long as it lives. Answered by
+    Done or Failure.
+    """
+
+    id: int
+    model: str
+    pinned: bool = True
+
+
+class PlanRequest(Message, frozen=True, kw_only=True, tag="plan"):
+    """What would happen if this model were loaded now? Nothing is done. Answered by PlanResult or Failure."""
+
+    id: int
+    model: str
+
+
+class MeasureRequest(Message, frozen=True, kw_only=True, tag="measure"):
+    """Measure (again). Answered by MeasureResult or Failure."""
+
+    id: int
+    model: str
+
+
+class ListRequest(Message, frozen=True, kw_only=True, tag="list"):
+    """All models, or one by name or alias. Answered by ModelList or Failure."""
+
+    id: int
+    model: str = ""
+
+
+class StatusRequest(Message, frozen=True, kw_only=True, tag="status"):
+    """The supervisor and its accounts. Answered by MachineStatus."""
+
+    id: int
+
+
+class ReloadRequest(Message, frozen=True, kw_only=True, tag="reload"):
+    """Read the configuration again. Answered by ReloadResult or Failure."""
+
+    id: int
+
+
+class SubscribeRequest(Message, frozen=True, kw_only=True, tag="subscribe"):
+    """Tell me of every change of a model from now on. Answered by ModelList, then ModelNotice and ModelRemoved come."""
+
+    id: int
+
+
+class BusyNotice(Message, frozen=True, kw_only=True, tag="busy"):
+    """The first request in flight on a lease that was idle; or, on a busy one, the oldest request has ended and another
+    one is the oldest now (told at most once a second).
+    """
+
+    model: str
+    generation: str
+    since_s: float = 0.0
+    """Start of the oldest request in flight; 0: now."""
+
+
+class IdleNotice(Message, frozen=True, kw_only=True, tag="idle"):
+    """The last request in flight on a lease has ended."""
+
+    model: str
+    generation: str
+    last_used_s: float
+    keep_alive_s: float | None = None
+    """What the last request with a `keep_alive` asked for: unload after so many seconds without a request; negative:
+    never. None: none has asked since the lease was granted or told idle last.
+    """
+
+
+class RecallAnswer(Message, frozen=True, kw_only=True, tag="recalled"):
+    """To a Recall. `returned` false: busy, the lease is kept (under `drain`: it comes back later, with a second
+    answer). `recall` is the Recall's `id`: a lease that was granted after that Recall is another one, which this answer
+    does not return. 0: an older front, that does not say.
+    """
+
+    model: str
+    generation: str
+    returned: bool
+    last_used_s: float = 0.0
+    recall: int = 0
+    since_s: float = 0.0
+    """Start of the oldest request in flight."""
+
+
+ClientMessage = (
+    ClientHello
+    | LeaseRequest
+    | CancelRequest
+    | LoadRequest
+    | UnloadRequest
+    | PinRequest
+    | PlanRequest
+    | MeasureRequest
+    | ListRequest
+    | StatusRequest
+    | ReloadRequest
+    | SubscribeRequest
+    | BusyNotice
+    | IdleNotice
+    | RecallAnswer
+)
+
+
+# --- supervisor -> client ---------------------------------------------------------------------------------------------
+
+
+class FrontSettings(Value, frozen=True, kw_only=True):
+    """What a front must know of the settings: it never reads the configuration itself."""
+
+    max_body_bytes: int = 64 << 20
+    head_timeout_s: float = 30.0
+    body_timeout_s: float = 60.0
+    send_timeout_s: float = 60.0
+    keepalive_timeout_s: float = 120.0
+    queue_timeout_s: float = 0.0
+    max_queue: int = 256
+    max_queue_total: int = 4096
+    autoload: bool = True
+    default_model: str = ""
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    access_log: str = "info"
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+    """Answer to a greeting."""
+
+    version: int
+    llamactl: str
+    pid: int
+    stop_timeout_s: float = 30.0
+    front: FrontSettings = FrontSettings()
+
+
+class Progress(Message, frozen=True, kw_only=True, tag="progress"):
+    """How far the load behind request `id` is."""
+
+    id: int
+    stage: Stage
+    fraction: float | None = None
+    waiting_for: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+    """Of those, the ones that serve requests."""
+    going: tuple[str, ...] = ()
+    """Of those, the ones that are being unloaded."""
+    warning: str = ""
+    """Something that whoever waits should know, whatever comes of it."""
+
+
+class LeaseGrant(Message, frozen=True, kw_only=True, tag="granted"):
+    """The front may send requests for `model` (the model's own name) to `socket`, until it gives the lease back.
+    It counts as busy from now on.
+    """
+
+    id: int
+    model: str
+    slug: str
+    generation: str
+    socket: str
+
+
+class Done(Message, frozen=True, kw_only=True, tag="done"):
+    id: int
+    model: str = ""
+    seconds: float = 0.0
+
+
+class MeasureResult(Message, frozen=True, kw_only=True, tag="measured"):
+    id: int
+    model: str
+    memory: ModelMemory
+
+
+class PlanResult(Message, frozen=True, kw_only=True, tag="planned"):
+    id: int
+    plan: LoadPlan
+
+
+class ModelList(Message, frozen=True, kw_only=True, tag="models"):
+    id: int
+    now_s: float
+    models: tuple[ModelStatus, ...]
+
+
+class MachineStatus(Message, frozen=True, kw_only=True, tag="machine"):
+    id: int
+    llamactl: str
+    pid: int
+    since_s: float
+    now_s: float
+    devices: tuple[DeviceStatus, ...]
+    loaded: int
+    max_loaded: int
+    build: str = ""
+    """llama.cpp's, as a child has told it; empty: none has."""
+    queue: tuple[str, ...] = ()
+    """Models whose loads wait, in order."""
+    controllers: tuple[str, ...] = ()
+    """cgroup controllers that this systemd has; limits of others are not applied."""
+    problems: tuple[str, ...] = ()
+    counters: dict[str, ModelCounters] = {}
+    """By model."""
+    decisions: tuple[Decision, ...] = ()
+    """The last five since the supervisor's start, the latest first."""
+
+
+class ReloadResult(Message, frozen=True, kw_only=True, tag="reloaded"):
+    id: int
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    """What is different for the machine: `host_budget: 24 GiB -> 300 MiB`."""
+    invalid: tuple[str, ...] = ()
+    """Models that cannot be used now, and could be or were not there before."""
+    replaced: tuple[str, ...] = ()
+    """Models whose settings are the same and whose files are others: they are measured anew."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    """Of directories in which something else is found now: names of models, by the directory below that has them."""
+    problems: tuple[str, ...] = ()
+    fatal: int = 0
+    """So many problems keep something from working."""
+
+
+class Failure(Message, frozen=True, kw_only=True, tag="failure"):
+    """Request `id` has failed: a code of `llamactl.errors`, its message, and figures."""
+
+    id: int
+    code: str
+    message: str
+    hint: str = ""
+    model: str = ""
+    details: dict[str, Any] = {}
+
+
+class Recall(Message, frozen=True, kw_only=True, tag="recall"):
+    """Give the lease back if it is idle. `drain`: keep new requests back and return it when the running ones have
+    ended. `id` rises with every Recall; the answers repeat it.
+    """
+
+    model: str
+    generation: str
+    drain: bool = False
+    id: int = 0
+
+
+class RecallCancelled(Message, frozen=True, kw_only=True, tag="recall_cancelled"):
+    """The drain is off: requests may go on."""
+
+    model: str
+    generation: str
+
+
+class LeaseGone(Message, frozen=True, kw_only=True, tag="lease_gone"):
+    """The instance behind the lease has ended."""
+
+    model: str
+    generation: str
+    reason: str = ""
+
+
+class ModelsChanged(Message, frozen=True, kw_only=True, tag="models_changed"):
+    """The configuration was read again: names and aliases that a front remembers may be wrong now, and these are the
+    settings that it goes by from now on.
+    """
+
+    front: FrontSettings = FrontSettings()
+
+
+class ModelNotice(Message, frozen=True, kw_only=True, tag="model"):
+    """To a subscriber: all of a model that has changed. Several changes within a tenth of a second are one."""
+
+    model: ModelStatus
+
+
+class ModelRemoved(Message, frozen=True, kw_only=True, tag="model_removed"):
+    """To a subscriber: the model is gone from the configuration, and its instance has ended."""
+
+    model: str
+
+
+ServerMessage = (
+    Welcome
+    | Progress
+    | LeaseGrant
+    | Done
+    | MeasureResult
+    | PlanResult
+    | ModelList
+    | MachineStatus
+    | ReloadResult
+    | Failure
+    | Recall
+    | RecallCancelled
+    | LeaseGone
+    | ModelsChanged
+    | ModelNotice
+    | ModelRemoved
+    | JunkNotice
+)
