@@ -17,6 +17,7 @@ from llamactl.endpoints import format_http_error
 from llamactl.errors import LlamactlError
 from llamactl.instance.engine.jobs import FinishEvent, FinishReason, ProgressEvent, TextEvent, Timings, TokenInfo
 from llamactl.instance.engine.sampling import SamplingParams
+from llamactl.instance.http.deltas import PlainReader, Reader
 from llamactl.instance.http.pieces import TextPlaces, name_piece
 
 encode_json = msgspec.json.Encoder().encode
@@ -69,6 +70,8 @@ class Frame:
     verbose: bool = False
     describe: Callable[[int], dict[str, Any]] = lambda index: {}
     """What an answer that tells it says of the request of a choice."""
+    make_reader: Callable[[], Reader] = PlainReader
+    """For each choice one: what its text is made of."""
 
 
 class Shape(Protocol):
