@@ -9,7 +9,7 @@ import asyncio
 from functools import lru_cache
 from typing import Protocol
 
-from llamactl.front.access import STATUS_CLIENT_GONE, RequestRecord
+from llamactl.front.http.access import STATUS_CLIENT_GONE, RequestRecord
 from llamactl.systemd.bulk import open_bulk
 from llamactl.systemd.journal import format_bytes, format_value
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from llamactl.endpoints import INSTANCE, refuse_route
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.front.access import TAIL_BYTES
-from llamactl.front.body import BodyStream
-from llamactl.front.headers import (
+from llamactl.front.http.access import TAIL_BYTES
+from llamactl.front.http.body import BodyStream
+from llamactl.front.http.headers import (
     LAST_CHUNK,
     format_chunk,
     format_client_head,
@@ -26,15 +26,15 @@ from llamactl.front.headers import (
     format_stream_head,
     format_upstream_head,
 )
+from llamactl.front.http.upstream import Upstream
+from llamactl.front.http.wire import RequestHead, ResponseHead
 from llamactl.front.leases import Asked, Lease
 from llamactl.front.naming import check_length, decode_path, find_keep_alive, wants_stream
 from llamactl.front.precheck import find_mistake
-from llamactl.front.upstream import Upstream
-from llamactl.front.wire import RequestHead, ResponseHead
 from llamactl.names import format_command
 
 if TYPE_CHECKING:
-    from llamactl.front.client import ClientConnection
+    from llamactl.front.http.connection import ClientConnection
     from llamactl.front.service import Front
 
 

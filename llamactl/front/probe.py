@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from llamactl.errors import LlamactlError
+from llamactl.front.http.upstream import Upstream
+from llamactl.front.http.wire import ResponseHead
 from llamactl.front.leases import Asked, Lease
-from llamactl.front.upstream import Upstream
-from llamactl.front.wire import ResponseHead
 
 if TYPE_CHECKING:
     from llamactl.front.service import Front

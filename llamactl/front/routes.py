@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NoReturn
 from llamactl import __version__, endpoints
 from llamactl.endpoints import format_http_error
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.front.body import HELD_BYTES, BodyStream
 from llamactl.front.control import Reply
 from llamactl.front.exchange import Exchange
+from llamactl.front.http.body import HELD_BYTES, BodyStream
+from llamactl.front.http.wire import RequestHead
 from llamactl.front.listing import format_model, format_model_list
 from llamactl.front.naming import (
     check_length,
@@ -30,7 +31,6 @@ from llamactl.front.naming import (
 )
 from llamactl.front.scrape import Scrape
 from llamactl.front.subscribers import EventStream
-from llamactl.front.wire import RequestHead
 from llamactl.protocol.control_socket import (
     ClientMessage,
     ListRequest,
@@ -46,7 +46,7 @@ from llamactl.protocol.descriptions import ModelStatus
 from llamactl.protocol.values import State
 
 if TYPE_CHECKING:
-    from llamactl.front.client import ClientConnection
+    from llamactl.front.http.connection import ClientConnection
     from llamactl.front.service import Front
 
 LOOKUPS = frozenset(path.encode() for path in endpoints.LOOKS if "models" not in path)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from llamactl.errors import LlamactlError
 from llamactl.front.control import Reply
+from llamactl.front.http.wire import RequestHead
 from llamactl.front.metrics import Snapshot, render
 from llamactl.front.probe import Probe
-from llamactl.front.wire import RequestHead
 from llamactl.protocol.control_socket import ListRequest, MachineStatus, ModelList, StatusRequest
 from llamactl.protocol.values import State
 
 if TYPE_CHECKING:
-    from llamactl.front.client import ClientConnection
+    from llamactl.front.http.connection import ClientConnection
     from llamactl.front.service import Front
 
 

@@ -14,18 +14,18 @@ from time import monotonic
 from typing import Any
 
 from llamactl.errors import LlamactlError
-from llamactl.front.access import RequestRecord, choose_request_id
 from llamactl.front.accesslog import AccessLog, Lines, open_lines
-from llamactl.front.body import HELD_BYTES
-from llamactl.front.client import ClientConnection
 from llamactl.front.control import Control
-from llamactl.front.guard import Guard
-from llamactl.front.hangup import HangupWatch
+from llamactl.front.http.access import RequestRecord, choose_request_id
+from llamactl.front.http.body import HELD_BYTES
+from llamactl.front.http.connection import ClientConnection
+from llamactl.front.http.guard import Guard
+from llamactl.front.http.hangup import HangupWatch
+from llamactl.front.http.upstream import UpstreamPool
+from llamactl.front.http.wire import RequestHead
 from llamactl.front.leases import IDLE_DELAY_S, Asked, Granted, Lease, LeaseTable, Outcome
 from llamactl.front.subscribers import Subscribers
 from llamactl.front.tally import Tally
-from llamactl.front.upstream import UpstreamPool
-from llamactl.front.wire import RequestHead
 from llamactl.names import MAX_NAME_LENGTH
 from llamactl.protocol.control_socket import (
     Failure,

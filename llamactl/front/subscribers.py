@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from llamactl.errors import LlamactlError
 from llamactl.front.control import Reply
 from llamactl.front.events import EventLog
-from llamactl.front.headers import LAST_CHUNK, format_chunk, format_stream_head
-from llamactl.front.wire import RequestHead
+from llamactl.front.http.headers import LAST_CHUNK, format_chunk, format_stream_head
+from llamactl.front.http.wire import RequestHead
 from llamactl.protocol.control_socket import ModelList, ModelNotice, ModelRemoved, ModelsChanged, SubscribeRequest
 
 if TYPE_CHECKING:
-    from llamactl.front.client import ClientConnection
+    from llamactl.front.http.connection import ClientConnection
     from llamactl.front.service import Front
 
 KEEP_ALIVE_S = 15.0

@@ -7,7 +7,7 @@ fill the memory with names.
 
 from bisect import bisect_left
 
-from llamactl.front.access import STATUS_CLIENT_GONE, RequestRecord
+from llamactl.front.http.access import STATUS_CLIENT_GONE, RequestRecord
 
 WAIT_BOUNDS_S = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 FIRST_BYTE_BOUNDS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)

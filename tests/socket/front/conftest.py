@@ -18,8 +18,8 @@ import structlog
 import uvloop
 
 from llamactl import endpoints
-from llamactl.front.access import RequestRecord
 from llamactl.front.accesslog import format_fields, format_message
+from llamactl.front.http.access import RequestRecord
 from llamactl.front.service import Front
 from llamactl.protocol.control_socket import (
     ClientHello,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from llamactl.front import body as body_module
 from llamactl.front import exchange as exchange_module
+from llamactl.front.http import body as body_module
 from llamactl.protocol.control_socket import ClientHello, Failure, FrontSettings, LeaseRequest, Progress
 from llamactl.protocol.values import Stage
 from tests.http_errors import check_error

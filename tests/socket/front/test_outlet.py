@@ -8,7 +8,7 @@ import socket
 import pytest
 import uvloop
 
-from llamactl.front.outlet import Outlet
+from llamactl.front.http.outlet import Outlet
 
 
 class Sending(asyncio.Protocol):

@@ -9,7 +9,7 @@ import pytest
 from llamactl import bodies, endpoints
 from llamactl.endpoints import format_http_error
 from llamactl.errors import LlamactlError
-from llamactl.front.body import HELD_BYTES
+from llamactl.front.http.body import HELD_BYTES
 from llamactl.front.precheck import find_mistake
 from llamactl.protocol.control_socket import Failure, LeaseRequest
 from tests.socket.front.conftest import REQUIRED, format_post

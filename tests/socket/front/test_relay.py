@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llamactl.front.client import MAX_AHEAD_BYTES
+from llamactl.front.http.connection import MAX_AHEAD_BYTES
 from llamactl.protocol.control_socket import IdleNotice, LeaseRequest
 from tests.socket.front.conftest import format_post, read_chunk, read_head
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.front.access import RequestRecord, choose_request_id
 from llamactl.front.accesslog import AccessLog, format_fields, format_message
+from llamactl.front.http.access import RequestRecord, choose_request_id
+from llamactl.front.http.wire import RequestHead, parse_request_head
 from llamactl.front.tally import Histogram, Tally
-from llamactl.front.wire import RequestHead, parse_request_head
 from llamactl.systemd.journal import format_entry
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.front.framing import MAX_TRAILER_BYTES, End, RequestReader, ResponseReader
-from llamactl.front.wire import RequestHead, ResponseHead, WireError
+from llamactl.front.http.framing import MAX_TRAILER_BYTES, End, RequestReader, ResponseReader
+from llamactl.front.http.wire import RequestHead, ResponseHead, WireError
 
 Reader = RequestReader | ResponseReader
 

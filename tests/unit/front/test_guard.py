@@ -2,8 +2,8 @@
 
 import pytest
 
-from llamactl.front.guard import MAX_REMEMBERED, Guard
-from llamactl.front.wire import RequestHead, parse_request_head
+from llamactl.front.http.guard import MAX_REMEMBERED, Guard
+from llamactl.front.http.wire import RequestHead, parse_request_head
 from llamactl.protocol.control_socket import FrontSettings
 
 

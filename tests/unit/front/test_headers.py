@@ -4,15 +4,15 @@ import msgspec
 import pytest
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.front.framing import RequestReader, ResponseReader
-from llamactl.front.headers import (
+from llamactl.front.http.framing import RequestReader, ResponseReader
+from llamactl.front.http.headers import (
     format_answer,
     format_client_head,
     format_stream_error,
     format_upstream_head,
     format_wire_error,
 )
-from llamactl.front.wire import RequestHead, ResponseHead, parse_request_head, parse_response_head
+from llamactl.front.http.wire import RequestHead, ResponseHead, parse_request_head, parse_response_head
 
 
 def request(*fields: str, first: str = "POST /a?b HTTP/1.1") -> RequestHead:

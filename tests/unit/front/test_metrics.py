@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from llamactl.front.access import RequestRecord
+from llamactl.front.http.access import RequestRecord
 from llamactl.front.metrics import Snapshot, render
 from llamactl.front.tally import Tally
 from llamactl.protocol.control_socket import MachineStatus

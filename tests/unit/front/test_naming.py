@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.front.http.wire import RequestHead, parse_request_head
 from llamactl.front.naming import find_autoload, find_model, require_model
-from llamactl.front.wire import RequestHead, parse_request_head
 
 
 def make_head(target: str = "/v1/chat/completions", content_type: str = "") -> RequestHead:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llamactl.front.wire import (
+from llamactl.front.http.wire import (
     MAX_HEAD_BYTES,
     RequestHead,
     WireError,

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from llamactl.endpoints import format_http_error
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.front.access import RequestRecord
-from llamactl.front.body import HELD_BYTES, BodyStream
-from llamactl.front.framing import End, RequestReader
-from llamactl.front.headers import CONTINUE, format_answer, format_error_fields, format_wire_error
-from llamactl.front.outlet import Outlet
+from llamactl.front.http.access import RequestRecord
+from llamactl.front.http.body import HELD_BYTES, BodyStream
+from llamactl.front.http.framing import End, RequestReader
+from llamactl.front.http.headers import CONTINUE, format_answer, format_error_fields, format_wire_error
+from llamactl.front.http.outlet import Outlet
+from llamactl.front.http.sending import SendWatch
+from llamactl.front.http.upstream import Upstream
+from llamactl.front.http.wire import RequestHead, WireError
 from llamactl.front.routes import dispatch
 from llamactl.front.scan import make_scanner
-from llamactl.front.sending import SendWatch
-from llamactl.front.upstream import Upstream
-from llamactl.front.wire import RequestHead, WireError
 
 if TYPE_CHECKING:
     from llamactl.front.service import Front

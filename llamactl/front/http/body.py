@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import BinaryIO, Protocol
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.front.headers import LAST_CHUNK, format_chunk
+from llamactl.front.http.headers import LAST_CHUNK, format_chunk
 from llamactl.front.scan import Scanner
 
 HELD_BYTES = 96 * 1024

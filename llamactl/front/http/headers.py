@@ -11,7 +11,7 @@ import msgspec
 
 from llamactl.endpoints import format_http_error
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.front.wire import Head, RequestHead, ResponseHead
+from llamactl.front.http.wire import Head, RequestHead, ResponseHead
 from llamactl.protocol.control_socket import Progress
 from llamactl.protocol.values import Stage
 

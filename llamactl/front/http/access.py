@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 
-from llamactl.front.wire import RequestHead
+from llamactl.front.http.wire import RequestHead
 
 TAIL_BYTES = 4096
 """How much of an answer's end is kept for the search."""

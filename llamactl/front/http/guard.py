@@ -11,7 +11,7 @@ and everybody must not read with somebody's password.
 import ipaddress
 import re
 
-from llamactl.front.wire import RequestHead
+from llamactl.front.http.wire import RequestHead
 from llamactl.protocol.control_socket import FrontSettings
 
 PREFLIGHT_MAX_AGE_S = 600

@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from llamactl.front.body import BodyStream
-from llamactl.front.framing import End, ResponseReader
-from llamactl.front.outlet import Outlet
-from llamactl.front.wire import ResponseHead, WireError
+from llamactl.front.http.body import BodyStream
+from llamactl.front.http.framing import End, ResponseReader
+from llamactl.front.http.outlet import Outlet
+from llamactl.front.http.wire import ResponseHead, WireError
 
 MAX_IDLE_PER_INSTANCE = 64
 BACKLOG_DELAYS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

@@ -11,7 +11,7 @@ import re
 from enum import Enum, auto
 from typing import Literal
 
-from llamactl.front.wire import (
+from llamactl.front.http.wire import (
     RequestHead,
     ResponseHead,
     WireError,
