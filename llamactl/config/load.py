@@ -29,8 +29,8 @@ from llamactl.config.keys import (
     MODEL_KEYS,
     SINGLE_MODEL_KEYS,
     Key,
-    show_value,
 )
+from llamactl.config.kinds import show_value
 from llamactl.config.read import UnreadableError, describe_os_error, list_model_files, read_text, read_toml
 from llamactl.config.tables import Place, find_close_key, parse_table
 from llamactl.config.walk import MAX_ENTRIES, Walk, walk_directory

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llamactl.config.keys import CHAT_TEMPLATE_FILE, OTHER_NAMES, Key, show_value
+from llamactl.config.keys import CHAT_TEMPLATE_FILE, OTHER_NAMES, Key
+from llamactl.config.kinds import show_value
 from llamactl.config.read import UnreadableError, read_text
 from llamactl.config.templates import check_template
 from llamactl.settings import Problem
