@@ -154,7 +154,37 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Found in a directory that the configuration names, not named itself."""
 
 
-class GlobalSettings(msgspec.Struct, frozen=True, kw_only=True):
+class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the settings for the machine, what a front must know: it never reads the configuration itself."""
+
+    max_body_bytes: int = 64 << 20
+    """Largest request body that the front takes."""
+    head_timeout_s: float = 30.0
+    """How long a client may take to send the head of a request; this and the next four: 0: for ever."""
+    body_timeout_s: float = 60.0
+    """How long a client may stop in the middle of a body."""
+    send_timeout_s: float = 60.0
+    """How long a client may take nothing of an answer that waits for it."""
+    keepalive_timeout_s: float = 120.0
+    """How long a connection is kept between requests."""
+    queue_timeout_s: float = 0.0
+    """How long a request waits for its model."""
+    max_queue: int = 256
+    """Requests that may wait for one model."""
+    max_queue_total: int = 4096
+    """Requests that may wait, for whichever model; 0: any number."""
+    autoload: bool = True
+    """Whether a request loads its model when it does not say so itself."""
+    default_model: str = ""
+    """Serves requests that name no model or an unknown one; empty: they are refused."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that a Host header may hold on TCP besides localhost and addresses; `*.NAME`: all below it; `*`: any."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may use the endpoint; `*`: all, `localhost`: those of this machine."""
+    access_log: AccessLog = AccessLog.INFO
+
+
+class GlobalSettings(FrontSettings, frozen=True, kw_only=True):
     """What `llamactl.toml` sets for the machine."""
 
     margin_bytes: int = GIB
@@ -183,32 +213,7 @@ class GlobalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """For models that set none."""
     sleep_after_s: float = 0.0
     """For models that set none."""
-    max_body_bytes: int = 64 << 20
-    """Largest request body that the front takes."""
-    head_timeout_s: float = 30.0
-    """How long a client may take to send the head of a request; this and the next four: 0: for ever."""
-    body_timeout_s: float = 60.0
-    """How long a client may stop in the middle of a body."""
-    send_timeout_s: float = 60.0
-    """How long a client may take nothing of an answer that waits for it."""
-    keepalive_timeout_s: float = 120.0
-    """How long a connection is kept between requests."""
-    queue_timeout_s: float = 0.0
-    """How long a request waits for its model."""
-    max_queue: int = 256
-    """Requests that may wait for one model."""
-    max_queue_total: int = 4096
-    """Requests that may wait, for whichever model; 0: any number."""
     log_level: str = "info"
-    autoload: bool = True
-    """Whether a request loads its model when it does not say so itself."""
-    default_model: str = ""
-    """Serves requests that name no model or an unknown one; empty: they are refused."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Names that a Host header may hold on TCP besides localhost and addresses; `*.NAME`: all below it; `*`: any."""
-    cors_origins: tuple[str, ...] = ()
-    """Origins whose pages may use the endpoint; `*`: all, `localhost`: those of this machine."""
-    access_log: AccessLog = AccessLog.INFO
 
 
 class InvalidModel(msgspec.Struct, frozen=True, kw_only=True):

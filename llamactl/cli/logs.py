@@ -13,7 +13,7 @@ from pathlib import Path
 
 from llamactl.cli.output import complain
 from llamactl.cli.user import suggest_group
-from llamactl.config import load_config
+from llamactl.config.load import load_config
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import Role, format_slug, format_unit
 from llamactl.paths import acquire_paths

@@ -4,8 +4,9 @@ Only what differs, key by key, as `host_budget: 24 GiB -> 300 MiB`. A key that i
 single devices are told one by one.
 """
 
-from llamactl.config.keys import GLOBAL_KEYS, Key
+from llamactl.config.keys import Key
 from llamactl.config.kinds import MARGINS
+from llamactl.config.machine_keys import GLOBAL_KEYS
 from llamactl.config.units import format_size
 from llamactl.settings import GlobalSettings
 

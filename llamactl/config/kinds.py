@@ -47,6 +47,8 @@ class Kind:
     words: str
     parse: Callable[[object], Any]
     format: Callable[[Any], str] = lambda value: f"`{value!r}`"
+    unit: str = ""
+    """What fields of this kind have behind their name."""
 
 
 def show_value(value: object) -> str:
@@ -349,7 +351,7 @@ def make_duration(never: bool) -> Kind:
             raise ValueError("must be a time above 0 that ends, as in '60s'")
         return seconds
 
-    return Kind('time; `0` or `"infinity"`: no limit' if never else "time", parse, _show_duration)
+    return Kind('time; `0` or `"infinity"`: no limit' if never else "time", parse, _show_duration, "_s")
 
 
 def _show_duration(seconds: float) -> str:
@@ -369,10 +371,10 @@ TEMPLATE = Kind("text", lambda value: check_template(_check_text(value)), _show_
 VARIABLES = Kind("table", _parse_variables, show_plain)
 PATH = Kind("absolute path", _parse_path, _show_text)
 OPTIONAL_PATH = Kind("absolute path", _parse_optional_path, _show_text)
-SIZE = Kind("size", parse_size, lambda size: f'`"{format_size(size)}"`' if size is not None else "")
+SIZE = Kind("size", parse_size, lambda size: f'`"{format_size(size)}"`' if size is not None else "", "_bytes")
 DURATION = make_duration(never=False)
 DURATION_OR_NEVER = make_duration(never=True)
-DURATION_OR_NONE = Kind("time; `0`: none", parse_finite_duration, _show_duration)
+DURATION_OR_NONE = Kind("time; `0`: none", parse_finite_duration, _show_duration, "_s")
 TEXTS = Kind("list of texts", lambda value: list(_parse_texts(value)), _show_list)
 TAGS = Kind("list of texts", _parse_tags, show_plain)
 SAMPLER_LIST = Kind("list of texts", _parse_samplers, _show_list)
@@ -386,4 +388,4 @@ SPLIT = Kind("list of numbers", _parse_split, show_plain)
 RPC = Kind('list of "IPv4:PORT"', _parse_rpc, show_plain)
 ENV = Kind("table of texts", _parse_env, show_plain)
 EXTRA = Kind("table of properties", _parse_extra, show_plain)
-MARGINS = Kind("table of sizes", _parse_margins, show_plain)
+MARGINS = Kind("table of sizes", _parse_margins, show_plain, "_bytes")

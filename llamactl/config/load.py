@@ -22,15 +22,10 @@ from llamactl.config.changes import show_setting
 from llamactl.config.companions import Heads, list_names
 from llamactl.config.discover import Found, Places, find_models, list_undecided, sort_files
 from llamactl.config.heads import HeadReader, forget_heads
-from llamactl.config.keys import (
-    DEFAULT_KEYS,
-    DIRECTORY_KEYS,
-    GLOBAL_KEYS,
-    MODEL_KEYS,
-    SINGLE_MODEL_KEYS,
-    Key,
-)
+from llamactl.config.keys import Key
 from llamactl.config.kinds import show_value
+from llamactl.config.machine_keys import GLOBAL_KEYS
+from llamactl.config.model_keys import DEFAULT_KEYS, DIRECTORY_KEYS, MODEL_KEYS
 from llamactl.config.read import UnreadableError, describe_os_error, list_model_files, read_text, read_toml
 from llamactl.config.tables import Place, find_close_key, parse_table
 from llamactl.config.walk import MAX_ENTRIES, Walk, walk_directory
@@ -40,8 +35,9 @@ from llamactl.settings import Config, FoundModels, GlobalSettings, ModelSettings
 
 _IN_MODELS_D = "models stand in files of their own, in models.d/NAME.toml"
 _IN_GLOBAL = "this key stands in llamactl.toml, which is for the whole machine"
-_MERGED = ("env", "extra", "sampling", "chat_template_kwargs")
-_NOT_A_DEFAULT = dict.fromkeys(SINGLE_MODEL_KEYS, "this key is for a single [models.NAME] table")
+_NOT_A_DEFAULT = dict.fromkeys(
+    (key.name for key in MODEL_KEYS if key.single), "this key is for a single [models.NAME] table"
+)
 _OF_THE_MACHINE = dict.fromkeys((key.name for key in GLOBAL_KEYS), _IN_GLOBAL)
 _OF_A_DIRECTORY = {
     key.name: "this key stands in a [directories.LABEL] table"
@@ -279,9 +275,9 @@ def _read_model(name: str, table: dict[str, Any], place: Place, defaults: dict[s
 def merge_fields(defaults: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     """What is set over the defaults; tables of names (`env`, `extra` ...) key by key."""
     merged = defaults | fields
-    for name in _MERGED:
-        if name in defaults and name in fields:
-            merged[name] = defaults[name] | fields[name]
+    for name, value in fields.items():
+        if isinstance(value, dict) and name in defaults:
+            merged[name] = defaults[name] | value
     return merged
 
 

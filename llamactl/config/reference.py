@@ -9,7 +9,9 @@ import re
 import sys
 from pathlib import Path
 
-from llamactl.config.keys import DIRECTORY_KEYS, GLOBAL_KEYS, MODEL_KEYS, SAMPLING_KEYS, Key, show_default
+from llamactl.config.keys import Key, MachineKey, Measured, ModelKey, show_default
+from llamactl.config.machine_keys import GLOBAL_KEYS
+from llamactl.config.model_keys import DIRECTORY_KEYS, MODEL_KEYS, SAMPLING_KEYS
 from llamactl.settings import GlobalSettings, ModelSettings, Sampling
 
 _BLOCK = re.compile(r"(<!-- keys: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -24,11 +26,25 @@ _TABLES: dict[str, tuple[tuple[Key, ...], type[GlobalSettings] | type[ModelSetti
 def format_keys(name: str) -> str:
     """The Markdown table of one TOML table."""
     keys, owner = _TABLES[name]
-    lines = ["| key | holds | default | |", "|---|---|---|---|"]
+    with_counts = any(isinstance(key, MachineKey | ModelKey) for key in keys)
+    rows = [["key", "holds", "default", *(["counts from"] if with_counts else []), ""]]
+    rows.append(["---"] * len(rows[0]))
     for key in keys:
         words = key.kind.words.replace("|", "\\|")
-        lines.append(f"| `{key.name}` | {words} | {show_default(key, owner)} | {key.help} |")
-    return "\n".join(lines) + "\n"
+        counts = [format_applies(key)] if with_counts else []
+        rows.append([f"`{key.name}`", words, show_default(key, owner), *counts, key.help])
+    return "".join(_format_row(row) for row in rows)
+
+
+def format_applies(key: Key) -> str:
+    """From when on a change of the key counts; empty for keys of which only their table says that."""
+    if isinstance(key, ModelKey):
+        return f"{key.applies}, measured again" if key.measured is Measured.AGAIN else str(key.applies)
+    return str(key.applies) if isinstance(key, MachineKey) else ""
+
+
+def _format_row(cells: list[str]) -> str:
+    return "|" + "|".join(cell if cell == "---" else f" {cell} " if cell else " " for cell in cells) + "|\n"
 
 
 def fill_document(text: str) -> str:

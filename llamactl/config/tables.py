@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llamactl.config.keys import CHAT_TEMPLATE_FILE, OTHER_NAMES, Key
+from llamactl.config.keys import Key
 from llamactl.config.kinds import show_value
+from llamactl.config.model_keys import CHAT_TEMPLATE_FILE, OTHER_NAMES
 from llamactl.config.read import UnreadableError, read_text
 from llamactl.config.templates import check_template
 from llamactl.settings import Problem

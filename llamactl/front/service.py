@@ -29,7 +29,6 @@ from llamactl.front.tally import Tally
 from llamactl.names import MAX_NAME_LENGTH
 from llamactl.protocol.control_socket import (
     Failure,
-    FrontSettings,
     HeldLease,
     LeaseGone,
     LeaseGrant,
@@ -42,6 +41,7 @@ from llamactl.protocol.control_socket import (
     ServerMessage,
     Welcome,
 )
+from llamactl.settings import FrontSettings
 
 BACKLOG = 4096
 MAX_UNKNOWN_NAMES = 1024

@@ -9,6 +9,7 @@ from typing import Any
 from llamactl.protocol.descriptions import Decision, DeviceStatus, LoadPlan, ModelCounters, ModelStatus
 from llamactl.protocol.lines import JunkNotice, Message
 from llamactl.protocol.values import ModelMemory, Stage, Value
+from llamactl.settings import FrontSettings
 
 # --- client -> supervisor ---------------------------------------------------------------------------------------------
 
@@ -188,24 +189,6 @@ ClientMessage = (
 
 
 # --- supervisor -> client ---------------------------------------------------------------------------------------------
-
-
-class FrontSettings(Value, frozen=True, kw_only=True):
-    """What a front must know of the settings: it never reads the configuration itself."""
-
-    max_body_bytes: int = 64 << 20
-    head_timeout_s: float = 30.0
-    body_timeout_s: float = 60.0
-    send_timeout_s: float = 60.0
-    keepalive_timeout_s: float = 120.0
-    queue_timeout_s: float = 0.0
-    max_queue: int = 256
-    max_queue_total: int = 4096
-    autoload: bool = True
-    default_model: str = ""
-    allowed_hosts: tuple[str, ...] = ()
-    cors_origins: tuple[str, ...] = ()
-    access_log: str = "info"
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):

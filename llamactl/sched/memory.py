@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from llamactl.config.model_keys import HARMLESS, UNMEASURED
 from llamactl.protocol.values import Breakdown, Row, RowKind
-from llamactl.settings import ModelSettings, Switch
+from llamactl.settings import ModelSettings
 
 HOST = "Host"
 """Name of the host's account."""
@@ -68,37 +69,25 @@ def get_rpc_server(name: str) -> str:
     return server if bracket and head.startswith("RPC") else ""
 
 
-_UNMEASURED: dict[str, object] = {
-    "name": "",
-    "aliases": (),
-    "chat_template": "",
-    "reasoning": Switch.AUTO,
-    "chat_template_kwargs": {},
-    "sampling": {},
-    "seed": -1,
-    "n_predict": -1,
-    "show_prompts": False,
-    "pin": False,
-    "priority": 0,
-    "idle_timeout_s": 0.0,
-    "sleep_after_s": 0.0,
-    "load_on_start": False,
-    "unlisted": False,
-    "tags": (),
-    "extra": {},
-    "source": "",
-    "found": False,
-}
+_OF_NO_KEY = frozenset(("name", "source", "found"))
+"""Where a model comes from says nothing about what it takes."""
 
 
 def strip_unmeasured(settings: ModelSettings) -> ModelSettings:
     """The settings with all that does not change a breakdown set to one value: equal results share a measurement."""
-    return msgspec.structs.replace(settings, **_UNMEASURED)
+    return _reset(settings, _OF_NO_KEY | UNMEASURED)
 
 
 def strip_harmless(settings: ModelSettings) -> ModelSettings:
     """The settings with all that cannot be why a measurement failed set to one value. Its unit's properties can."""
-    return msgspec.structs.replace(strip_unmeasured(settings), extra=settings.extra)
+    return _reset(settings, _OF_NO_KEY | HARMLESS)
+
+
+_DEFAULTS = ModelSettings(name="", path="")
+
+
+def _reset(settings: ModelSettings, fields: frozenset[str]) -> ModelSettings:
+    return msgspec.structs.replace(settings, **{name: getattr(_DEFAULTS, name) for name in fields})
 
 
 def add_bytes(parts: Iterable[dict[str, int]]) -> dict[str, int]:

@@ -4,6 +4,7 @@ A model with a queued load is shown as `loading`, with the stage that says wheth
 same, "not yet". Socket, unit and process are the supervisor's to add.
 """
 
+from llamactl.config.model_keys import AT_NEXT_LOAD
 from llamactl.names import format_slug
 from llamactl.protocol.descriptions import ModelStatus
 from llamactl.protocol.values import Breakdown, ModelMemory, Stage, State
@@ -11,23 +12,6 @@ from llamactl.sched.admission import is_to_be_admitted
 from llamactl.sched.args import format_args
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Model
-
-_AT_ONCE = frozenset(
-    (
-        "name",
-        "source",
-        "found",
-        "aliases",
-        "pin",
-        "priority",
-        "idle_timeout_s",
-        "sleep_after_s",
-        "load_on_start",
-        "unlisted",
-        "tags",
-    )
-)
-"""What counts for an instance that runs, too, or does not concern it."""
 
 
 def list_waiting_settings(model: Model) -> tuple[str, ...]:
@@ -37,12 +21,11 @@ def list_waiting_settings(model: Model) -> tuple[str, ...]:
     instance, settings = model.instance, model.settings
     if instance is None or settings is None:
         return ()
-    fields = [name for name in settings.__struct_fields__ if name not in _AT_ONCE and name != "files"]
+    fields = [name for name in settings.__struct_fields__ if name in AT_NEXT_LOAD]
     if not settings.devices:
         fields.remove("devices")  # they may have been chosen for the instance
-    changed = [name for name in fields if getattr(settings, name) != getattr(instance.settings, name)]
-    changed += ["files"] if model.has_other_files() else []
-    return tuple(name.removesuffix("_bytes").removesuffix("_s") for name in changed)
+    changed = [AT_NEXT_LOAD[name] for name in fields if getattr(settings, name) != getattr(instance.settings, name)]
+    return (*changed, "files") if model.has_other_files() else tuple(changed)
 
 
 def describe_model(core: Core, model: Model) -> ModelStatus:

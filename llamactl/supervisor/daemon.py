@@ -17,13 +17,14 @@ import msgspec
 
 from llamactl import __version__
 from llamactl.child.extra import choose_unenforced
-from llamactl.config import HeadCache, describe_changes, load_config
+from llamactl.config.changes import describe_changes
+from llamactl.config.heads import HeadCache
+from llamactl.config.load import load_config
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import Role, format_slug, format_unit
 from llamactl.paths import Paths
 from llamactl.protocol.control_socket import (
     Failure,
-    FrontSettings,
     LeaseGone,
     LeaseGrant,
     MachineStatus,
@@ -41,7 +42,7 @@ from llamactl.protocol.report_socket import AnswerResult, Report
 from llamactl.protocol.values import LoadFailure, State
 from llamactl.sched import events
 from llamactl.sched.scheduler import Scheduler
-from llamactl.settings import Config, ModelSettings
+from llamactl.settings import Config, FrontSettings, ModelSettings
 from llamactl.supervisor.children import Child, Children
 from llamactl.supervisor.control import Control
 from llamactl.supervisor.counters import Counters

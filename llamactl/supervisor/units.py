@@ -19,7 +19,7 @@ import msgspec
 from llamactl.child import variables
 from llamactl.child.orders import ChildEnvironment
 from llamactl.child.properties import Surroundings, choose_measure_properties, choose_model_properties
-from llamactl.config import explain_unreadable
+from llamactl.config.check import explain_unreadable
 from llamactl.errors import LlamactlError
 from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit
 from llamactl.paths import Paths

@@ -8,15 +8,9 @@ It speaks the real protocol, so that the front under measurement is the real one
 import asyncio
 import sys
 
-from llamactl.protocol.control_socket import (
-    ClientHello,
-    ClientMessage,
-    FrontSettings,
-    LeaseGrant,
-    LeaseRequest,
-    Welcome,
-)
+from llamactl.protocol.control_socket import ClientHello, ClientMessage, LeaseGrant, LeaseRequest, Welcome
 from llamactl.protocol.lines import VERSION, LineReader, encode_message
+from llamactl.settings import FrontSettings
 
 
 class Granter(asyncio.Protocol):

@@ -58,13 +58,38 @@ def test_what_is_known_of_children_imports_only_pure_parts() -> None:
         assert read_parts(path) <= PURE, path
 
 
-def test_scheduler_imports_only_pure_parts() -> None:
+def test_scheduler_imports_only_pure_parts_and_the_table_of_keys() -> None:
     for path in PACKAGE.glob("sched/*.py"):
-        assert read_parts(path) <= PURE, path
+        assert read_parts(path) <= PURE | {"config"}, path
+        of_config = {name for name in read_imports(path) if name.startswith("llamactl.config")}
+        assert all(name.startswith("llamactl.config.model_keys.") for name in of_config), path
         for module in ("asyncio", "socket", "time", "logging", "structlog", "subprocess"):
             assert module not in {name.split(".")[0] for name in read_imports(path)}, (
                 f"{path} does I/O or reads a clock"
             )
+
+
+def test_table_of_keys_reads_nothing() -> None:
+    """The scheduler imports it."""
+    seen: set[str] = set()
+    waiting = ["model_keys"]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        imports = read_imports(PACKAGE / f"config/{name}.py")
+        assert not {name.split(".")[0] for name in imports} & {
+            "asyncio",
+            "socket",
+            "time",
+            "subprocess",
+            "os",
+            "pathlib",
+        }
+        waiting += [name.split(".")[2] for name in imports if name.startswith("llamactl.config.")]
+        assert read_parts(PACKAGE / f"config/{name}.py") <= PURE | {"child"}
+    assert seen >= {"model_keys", "keys", "kinds"}
 
 
 def test_templates_import_only_pure_parts() -> None:

@@ -22,7 +22,7 @@ from llamactl.cli.install import (
     render_unit,
     uninstall,
 )
-from llamactl.config import load_config
+from llamactl.config.load import load_config
 from llamactl.paths import Paths
 from llamactl.settings import GlobalSettings
 from llamactl.share import choose_hidden, find_share_dir

@@ -12,7 +12,7 @@ import ipaddress
 import re
 
 from llamactl.front.http.wire import RequestHead
-from llamactl.protocol.control_socket import FrontSettings
+from llamactl.settings import FrontSettings
 
 PREFLIGHT_MAX_AGE_S = 600
 MAX_REMEMBERED = 64

@@ -21,15 +21,9 @@ from llamactl import endpoints
 from llamactl.front.accesslog import format_fields, format_message
 from llamactl.front.http.access import RequestRecord
 from llamactl.front.service import Front
-from llamactl.protocol.control_socket import (
-    ClientHello,
-    ClientMessage,
-    FrontSettings,
-    LeaseGrant,
-    LeaseRequest,
-    Welcome,
-)
+from llamactl.protocol.control_socket import ClientHello, ClientMessage, LeaseGrant, LeaseRequest, Welcome
 from llamactl.protocol.lines import VERSION, LineReader, encode_message
+from llamactl.settings import FrontSettings
 
 TIMEOUT_S = 15.0
 Message = TypeVar("Message")

@@ -10,8 +10,9 @@ import pytest
 
 from llamactl.front import exchange as exchange_module
 from llamactl.front.http import body as body_module
-from llamactl.protocol.control_socket import ClientHello, Failure, FrontSettings, LeaseRequest, Progress
+from llamactl.protocol.control_socket import ClientHello, Failure, LeaseRequest, Progress
 from llamactl.protocol.values import Stage
+from llamactl.settings import FrontSettings
 from tests.http_errors import check_error
 from tests.socket.front.conftest import format_post, read_chunk, read_head
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from llamactl.protocol.control_socket import Failure, FrontSettings, LeaseRequest, ModelsChanged
+from llamactl.protocol.control_socket import Failure, LeaseRequest, ModelsChanged
+from llamactl.settings import FrontSettings
 from tests.socket.front.conftest import format_post
 
 CHAT = "/v1/chat/completions"

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from llamactl.protocol.control_socket import FrontSettings, LeaseGrant
+from llamactl.protocol.control_socket import LeaseGrant
+from llamactl.settings import FrontSettings
 from tests.socket.front.conftest import Client, Instance, Supervisor, format_post, read_chunk, read_head
 from tests.socket.front.test_process import ACTIVATE, CHAT, TIMEOUT_S, Machine
 

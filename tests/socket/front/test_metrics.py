@@ -9,7 +9,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from llamactl.front import probe
 from llamactl.protocol.control_socket import (
     CancelRequest,
-    FrontSettings,
     IdleNotice,
     LeaseRequest,
     ListRequest,
@@ -20,6 +19,7 @@ from llamactl.protocol.control_socket import (
 )
 from llamactl.protocol.descriptions import ModelStatus
 from llamactl.protocol.values import State
+from llamactl.settings import FrontSettings
 from tests.socket.front.conftest import format_post, read_chunk, read_head
 
 CHAT = "/v1/chat/completions"

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from llamactl.protocol.control_socket import CancelRequest, FrontSettings, LeaseRequest, ModelsChanged
+from llamactl.protocol.control_socket import CancelRequest, LeaseRequest, ModelsChanged
+from llamactl.settings import FrontSettings
 from tests.socket.front.conftest import format_post, read_head
 
 CHAT = "/v1/chat/completions"

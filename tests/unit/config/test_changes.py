@@ -1,6 +1,6 @@
 """What a reload says of the machine's settings."""
 
-from llamactl.config import describe_changes
+from llamactl.config.changes import describe_changes
 from llamactl.settings import GIB, AccessLog, GlobalSettings
 
 

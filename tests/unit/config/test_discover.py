@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from llamactl.config import HeadCache, acquire_heads
 from llamactl.config.discover import Findings, Found, find_models, sort_files
-from llamactl.config.heads import HeadReader
+from llamactl.config.heads import HeadCache, HeadReader, acquire_heads
 from llamactl.config.walk import Folder, parse_repository
 from llamactl.settings import Config
 from tests.models import write_model, write_projector

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from llamactl.config.keys import GLOBAL_KEYS
-from llamactl.protocol.control_socket import FrontSettings
-from llamactl.settings import AccessLog, GlobalSettings
+from llamactl.config.machine_keys import GLOBAL_KEYS
+from llamactl.settings import AccessLog, FrontSettings, GlobalSettings
 from tests.unit.config.tree import Tree
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from llamactl.config import load_config
-from llamactl.config.keys import ALL_LAYERS
+from llamactl.config.load import load_config
+from llamactl.config.model_keys import ALL_LAYERS
 from llamactl.paths import Paths
 from llamactl.settings import GIB, Config, GlobalSettings, ModelSettings, Switch
 from tests.unit.config.tree import Tree

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llamactl.config.keys import DEFAULT_KEYS, DIRECTORY_KEYS, GLOBAL_KEYS, MODEL_KEYS, OTHER_NAMES
+from llamactl.config.machine_keys import GLOBAL_KEYS
+from llamactl.config.model_keys import DEFAULT_KEYS, DIRECTORY_KEYS, MODEL_KEYS, OTHER_NAMES
 from llamactl.config.reference import fill_document, format_keys
 from llamactl.settings import GlobalSettings, ModelSettings
 from tests.unit.config.tree import Tree

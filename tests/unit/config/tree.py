@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from llamactl.config import load_config
 from llamactl.config.heads import HeadReader, forget_heads
+from llamactl.config.load import load_config
 from llamactl.paths import Paths
 from llamactl.settings import Config
 

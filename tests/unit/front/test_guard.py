@@ -4,7 +4,7 @@ import pytest
 
 from llamactl.front.http.guard import MAX_REMEMBERED, Guard
 from llamactl.front.http.wire import RequestHead, parse_request_head
-from llamactl.protocol.control_socket import FrontSettings
+from llamactl.settings import FrontSettings
 
 
 def request(*fields: str, first: str = "GET / HTTP/1.1") -> RequestHead:
