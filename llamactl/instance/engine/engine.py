@@ -27,6 +27,10 @@ class EngineBroken(Exception):
     """llama.cpp cannot go on in this process. The text says why."""
 
 
+_QUIET_TURNS = 3
+"""Of the event loop, without a new job: one accepts a connection, one reads from it, one runs its handler."""
+_MAX_GATHERED = 64
+
 _DECODE_RESULTS = {
     1: "its cache has no room",
     2: "it was interrupted",
@@ -78,6 +82,7 @@ class Engine:
         self._loop = loop
         self._on_broken = on_broken
         self._inbox: deque[Job] = deque()
+        self._is_gathering = False
         self._changed = threading.Condition()
         self._closing = False
         self._n_threads: int | None = None
@@ -90,8 +95,23 @@ class Engine:
         self._thread.run(self._run)
 
     def submit(self, job: Job) -> None:
+        """Jobs that come together begin together: an idle thread is woken when the event loop has no more of them."""
         with self._changed:
             self._inbox.append(job)
+            if self._working or self._is_gathering:
+                return
+            self._is_gathering = True
+        self._loop.call_soon(self._gather, 1, _QUIET_TURNS)
+
+    def _gather(self, n_seen: int, turns: int) -> None:
+        n_jobs = len(self._inbox)
+        if n_jobs != n_seen:
+            turns = _QUIET_TURNS
+        if turns and n_jobs < _MAX_GATHERED:
+            self._loop.call_soon(self._gather, n_jobs, turns - 1)
+            return
+        self._is_gathering = False
+        with self._changed:
             self._changed.notify()
 
     def cancel(self, job: Job) -> None:
@@ -143,15 +163,13 @@ class Engine:
                 self._changed.wait()
             if self._closing:
                 return False
-            arrived = list(self._inbox)
-            self._inbox.clear()
             n_threads, self._n_threads = self._n_threads, None
         self._progress_s = time.monotonic()
         self._working = True
         if n_threads is not None:
             self._worker.use_threads(n_threads)
-        for job in arrived:
-            self._worker.accept(job)
+        while self._inbox:  # and what comes meanwhile
+            self._worker.accept(self._inbox.popleft())
         return True
 
     def _step(self) -> None:

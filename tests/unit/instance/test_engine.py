@@ -3,6 +3,7 @@ on?
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -67,6 +68,65 @@ def test_events_reach_their_jobs_on_the_event_loop() -> None:
         for job in jobs:
             engine.submit(job)
         assert [await receive(job) for job in jobs] == [EmbeddingEvent([[1.0]])] * 20
+        assert engine.close(TIMEOUT_S)
+
+    run(body)
+
+
+class GatheringWorker(ScriptedWorker):
+    """Ends all jobs at hand in one step, and keeps how many these were."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda job: EmbeddingEvent([[1.0]]))
+        self.steps: list[int] = []
+        self.is_idle = threading.Event()
+
+    def has_work(self) -> bool:
+        # Asked under the lock that whoever submits takes: the thread waits by then.
+        if not super().has_work():
+            self.is_idle.set()
+        return super().has_work()
+
+    def step(self) -> Deliveries:
+        jobs = self.abandon()
+        self.steps.append(len(jobs))
+        return [(job, EmbeddingEvent([[1.0]])) for job in jobs]
+
+
+def test_jobs_that_come_in_turns_of_the_event_loop_begin_together() -> None:
+    async def body() -> None:
+        worker = GatheringWorker()
+        engine = Engine(worker, asyncio.get_running_loop(), lambda reason: None)
+        engine.start()
+        assert await asyncio.to_thread(worker.is_idle.wait, TIMEOUT_S)
+        jobs = [make_job() for _ in range(8)]
+        for job in jobs:
+            engine.submit(job)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        for job in jobs:
+            await receive(job)
+        assert engine.close(TIMEOUT_S)
+        assert worker.steps == [8]
+
+    run(body)
+
+
+def test_arrivals_without_a_pause_do_not_hold_up_those_before_them() -> None:
+    async def body() -> None:
+        worker = GatheringWorker()
+        engine = Engine(worker, asyncio.get_running_loop(), lambda reason: None)
+        engine.start()
+        first = make_job()
+        engine.submit(first)
+        answered = asyncio.ensure_future(receive(first))
+        jobs = []
+        while not answered.done():
+            jobs.append(make_job())
+            engine.submit(jobs[-1])
+            await asyncio.sleep(0)
+        for job in jobs:
+            await receive(job)
         assert engine.close(TIMEOUT_S)
 
     run(body)
