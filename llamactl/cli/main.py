@@ -80,6 +80,11 @@ def _take_lines(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("-n", "--lines", metavar="N", help="only the last N lines")
 
 
+def _take_sdist(parser: argparse.ArgumentParser) -> object:
+    parser.add_argument("--sdist", metavar="FILE", default="", help="llama-cpp-python's sources, instead of a download")
+    return parser.add_argument("--keep-sdist", action="store_true", help="keep what was downloaded, which tests need")
+
+
 def _find_mistake_in_names(args: argparse.Namespace) -> str:
     if args.all:
         return "--all goes without NAME" if args.names else ""
@@ -157,6 +162,12 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         (
             Command("install", "", "write units, groups and a default configuration to where systemd looks"),
             Command("uninstall", "", "stop everything and remove what install wrote"),
+            Command(
+                "setup-chat",
+                "setup_chat:run_setup_chat",
+                "compile llama.cpp's chat layer, which tool calls need",
+                (_take_sdist,),
+            ),
         ),
     ),
 )

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from llamactl.instance.llama.copies import needs_only_what_is_here
 from llamactl.instance.llama.library import llama
 
 DISTRIBUTION = "llama-cpp-python"
@@ -173,10 +174,11 @@ def _find_fit(directory: Path) -> Any | None:
 def _find_common(directory: Path, name: str) -> Any | None:
     """A function of llama.cpp's common library, which not every build ships, and wheels only outside of the package."""
     for path in (directory / "libllama-common.so", directory.parents[1] / "lib" / "libllama-common.so"):
-        if not path.exists():
+        # The libllama that it needs must be the one that is loaded, which the linker knows by its SONAME: in repaired
+        # wheels it has another one.
+        if not path.exists() or not needs_only_what_is_here(path):
             continue
         try:
-            # The libllama that it needs is the one that is loaded: the linker knows it by its SONAME.
             common = ctypes.CDLL(str(path))
         except OSError:
             continue
