@@ -16,16 +16,22 @@ import msgspec
 from llamactl.errors import ErrorCode, LlamactlError, explain_json_error
 
 
-class TextPart(msgspec.Struct, frozen=True):
+class ImageUrl(msgspec.Struct, frozen=True):
+    url: str
+    detail: str | None = None
+
+
+class ContentPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Part of a message's content."""
 
     type: str
     text: str | None = None
+    image_url: ImageUrl | str | None = None
 
 
 class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str
-    content: str | list[TextPart] | None = None
+    content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
@@ -286,8 +292,9 @@ BODIES: dict[str, type[msgspec.Struct]] = {
     "tokenize": TokenizeBody,
     "detokenize": DetokenizeBody,
     "template": TemplateBody,
+    "count_chat": ChatBody,
 }
-"""What each route takes, by the words of `endpoints`."""
+"""What routes take, by the words of `endpoints`."""
 
 
 def check_body(word: str, data: bytes) -> None:
@@ -312,6 +319,16 @@ def refuse(message: str) -> LlamactlError:
     return LlamactlError(ErrorCode.INVALID_REQUEST, message)
 
 
+def parse_template_variables(given: dict[str, Any] | str | None) -> dict[str, Any]:
+    """`chat_template_kwargs`, which some clients send as the text of a JSON object."""
+    if isinstance(given, str):
+        try:
+            given = msgspec.json.decode(given, type=dict[str, Any]) if given.strip() else {}
+        except msgspec.DecodeError as error:
+            raise refuse(f"cannot use `chat_template_kwargs`: the text is no JSON object: {error}") from None
+    return given or {}
+
+
 def format_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     """As chat templates expect them: contents are text."""
     if not messages:
@@ -324,7 +341,7 @@ def format_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     return formatted
 
 
-def _join_parts(content: str | list[TextPart] | None, index: int) -> str:
+def _join_parts(content: str | list[ContentPart] | None, index: int) -> str:
     """Parts are texts of their own (a file, a question): each begins a line, as in llama-server."""
     if content is None or isinstance(content, str):
         return content or ""

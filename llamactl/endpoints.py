@@ -15,6 +15,7 @@ GENERATIONS = {
     "/v1/completions": "completion",
     "/completion": "native_completion",
     "/completions": "native_completion",
+    "/v1/messages": "messages",
     "/infill": "infill",
     "/v1/embeddings": "embedding",
     "/embedding": "native_embedding",
@@ -26,7 +27,14 @@ GENERATIONS = {
 }
 """POST: the model computes."""
 
-TEXTS = {"/tokenize": "tokenize", "/detokenize": "detokenize", "/apply-template": "template"}
+TEXTS = {
+    "/tokenize": "tokenize",
+    "/detokenize": "detokenize",
+    "/apply-template": "template",
+    "/v1/chat/completions/input_tokens": "count_chat",
+    "/chat/completions/input_tokens": "count_chat",
+    "/v1/messages/count_tokens": "count_messages",
+}
 """POST: answered from the model's vocabulary and template."""
 
 LOOKS = {
@@ -46,12 +54,14 @@ ROUTER = ("/models/load", "/models/unload", "/models/sse")
 INSTANCE = frozenset(path.encode() for path in (*GENERATIONS, *TEXTS, *LOOKS))
 """What an instance has, as it stands in a request."""
 
+ROOT = "/"
+"""Of the front: whether somebody is at home."""
+
 MAX_SHOWN = 80
 _ALL = (*GENERATIONS, *TEXTS, *LOOKS, *ROUTER)
 _CHAT, _MODELS = "/v1/chat/completions", "/v1/models"
 _ELSEWHERE = {
     "chat": _CHAT,
-    "messages": _CHAT,
     "responses": _CHAT,
     "conversations": _CHAT,
     "generate": "/v1/completions",
@@ -72,6 +82,17 @@ _PREFIX = re.compile(r"\A(?:/(?:api|openai|v\d+\w*)(?=/|$))*")
 
 
 _OPENAI = "/v1/"
+_ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Anthropic's words by status; of others `invalid_request_error` below 500 and `api_error` from there on."""
 _CLIENTS = (400, 404, 501)
 """Statuses of errors that are about what the client has sent."""
 _NOT_OPENAI = frozenset({"/v1/rerank", "/v1/reranking", "/v1/health"})
@@ -82,14 +103,23 @@ _FIELD = re.compile(
 """Of the request, as messages name it."""
 
 
+def is_anthropics(path: str | bytes) -> bool:
+    """Whether a route speaks as Anthropic's do: also of its errors, which streams name as such."""
+    return (path.decode("latin-1") if isinstance(path, bytes) else path) in _ANTHROPIC
+
+
 def format_http_error(error: LlamactlError, path: str | bytes = "", status: int = 0) -> dict[str, Any]:
     """The body of an error, as the route's clients know it, plus our details.
 
-    llama-server's form is `{"error": {"code": <HTTP status>, "message", "type"}}`. On OpenAI's routes `code` is a word
-    or null, and `param` the field that the message names. `status`: other than the error's own.
+    Anthropic's routes have its own form. llama-server's is `{"error": {"code": <HTTP status>, "message", "type"}}`. On
+    OpenAI's routes `code` is a word or null, and `param` the field that the message names. `status`: other than the
+    error's own.
     """
     path = path.decode("latin-1") if isinstance(path, bytes) else path
     status = status or error.kind.http_status
+    if path in _ANTHROPIC:
+        kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+        return {"type": "error", "error": {**error.details, "type": kind, "message": str(error)}}
     body: dict[str, Any] = {"code": status, "message": str(error), "type": error.kind.type}
     if path.startswith(_OPENAI) and path not in _NOT_OPENAI:
         param = "model" if error.code is ErrorCode.UNKNOWN_MODEL else _find_field(error.message)

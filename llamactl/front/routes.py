@@ -260,6 +260,11 @@ def _ask(request: _Request, make: Callable[[int], ClientMessage], then: Callable
     _Inquiry(request, make, then)
 
 
+def _answer_root(request: _Request) -> None:
+    """Clients knock here to see whether somebody is at home (Claude Code, by HEAD)."""
+    request.client.answer(request.head, 200, {"llamactl": __version__})
+
+
 def _answer_health(request: _Request) -> None:
     """The front can do its work while it reaches the supervisor, and for loaded models without it."""
     front = request.front
@@ -383,6 +388,7 @@ class _Route:
 
 
 ROUTES = {
+    b"/": _Route(_answer_root, _READ),
     b"/health": _Route(_answer_health, _READ, gives_way=True),
     b"/v1/health": _Route(_answer_health, _READ, gives_way=True),
     b"/models": _Route(_answer_models, _READ),

@@ -53,7 +53,7 @@ def test_instance_has_no_other_route_and_does_not_redirect(path: str) -> None:
 
 
 def test_front_answers_routes_of_the_table() -> None:
-    assert {path.decode() for path in ROUTES} <= {*endpoints.LOOKS, *endpoints.ROUTER}
+    assert {path.decode() for path in ROUTES} <= {*endpoints.LOOKS, *endpoints.ROUTER, endpoints.ROOT}
     assert {path.decode() for path in LOOKUPS} <= set(endpoints.LOOKS)
 
 
@@ -65,7 +65,7 @@ def test_front_answers_routes_of_the_table() -> None:
         ("/v1/v1/chat/completions", "there is /v1/chat/completions"),
         ("/v1/chat/completion", "there is /v1/chat/completions"),
         ("/v1/responses", "there is /v1/chat/completions"),
-        ("/v1/messages", "there is /v1/chat/completions"),
+        ("/messages", "there is /v1/messages"),
         ("/api/chat", "there is /v1/chat/completions"),
         ("/api/tags", "there is /v1/models"),
         ("/api/embed", "there is /v1/embeddings"),

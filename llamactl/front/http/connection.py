@@ -15,7 +15,7 @@ import struct
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, cast
 
-from llamactl.endpoints import format_http_error
+from llamactl.endpoints import format_http_error, is_anthropics
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.http.access import RequestRecord
 from llamactl.front.http.body import HELD_BYTES, BodyStream
@@ -409,7 +409,7 @@ class ClientConnection(asyncio.Protocol):
     def answer_error(self, error: LlamactlError, head: RequestHead, status: int = 0) -> None:
         """Send an error in the form of the route. `status`: other than the error's own."""
         body = format_http_error(error, head.path, status)
-        if status == 503:
+        if status == 503 and not is_anthropics(head.path):
             body["error"]["type"] = "unavailable_error"
         status = status or error.kind.http_status
         self.answer(head, status, body, format_error_fields(status))

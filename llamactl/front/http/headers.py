@@ -9,7 +9,7 @@ import http
 
 import msgspec
 
-from llamactl.endpoints import format_http_error
+from llamactl.endpoints import format_http_error, is_anthropics
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.http.wire import Head, RequestHead, ResponseHead
 from llamactl.protocol.control_socket import Progress
@@ -200,4 +200,5 @@ def format_stream_event(payload: bytes) -> bytes:
 def format_stream_error(error: LlamactlError, mid_event: bool, path: bytes = b"") -> bytes:
     """The event that ends a stream which cannot go on. `mid_event`: what was sent last was no whole event."""
     payload = msgspec.json.encode(format_http_error(error, path))
-    return (b"\n\n" if mid_event else b"") + b"data: " + payload + b"\n\n"
+    name = b"event: error\n" if is_anthropics(path) else b""
+    return (b"\n\n" if mid_event else b"") + name + b"data: " + payload + b"\n\n"

@@ -34,11 +34,23 @@ from llamactl.bodies import (
     TokenizeBody,
     parse_body,
 )
+from llamactl.dialects import messages_chat
+from llamactl.dialects.common import rename_fields
+from llamactl.dialects.messages import CountBody, MessagesBody
+from llamactl.dialects.messages_chat import convert_messages
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.activity import Activity
 from llamactl.instance.engine.embed import normalize_as
 from llamactl.instance.engine.jobs import EmbeddingRequest, Job
-from llamactl.instance.http.formats import ChatShape, CompletionShape, NativeShape, Shape, encode_json, format_ranking
+from llamactl.instance.http.formats import (
+    ChatShape,
+    CompletionShape,
+    Frame,
+    NativeShape,
+    Shape,
+    encode_json,
+    format_ranking,
+)
 from llamactl.instance.http.introspection import (
     METRICS_TYPE,
     LastWords,
@@ -49,6 +61,7 @@ from llamactl.instance.http.introspection import (
     keep_last_words,
     read_figures,
 )
+from llamactl.instance.http.messages import MessagesShape
 from llamactl.instance.http.parameters import choose_quiet_s
 from llamactl.instance.http.responses import StreamedText, WholeEmbedding, WholeText, send_error, wait_for_disconnect
 from llamactl.instance.http.service import Service
@@ -86,12 +99,15 @@ class Api:
             "completion": self._answer_completion,
             "native_completion": self._answer_native,
             "infill": self._answer_infill,
+            "messages": self._answer_messages,
             "embedding": self._answer_embedding,
             "native_embedding": self._answer_native_embedding,
             "ranking": self._answer_ranking,
             "tokenize": self._tokenize,
             "detokenize": self._detokenize,
             "template": self._apply_template,
+            "count_chat": self._count_chat,
+            "count_messages": self._count_messages,
             "health": self._show_health,
             "models": self._list_models,
             "props": self._show_props,
@@ -181,6 +197,13 @@ class Api:
         jobs, frame = await _stay(request, service.submit_infill(body))
         return _choose_response(service, jobs, NativeShape(frame), body)
 
+    async def _answer_messages(self, request: Request) -> Any:
+        service = self._require_service()
+        body = parse_body(await request.body(), MessagesBody)
+        chat = convert_messages(body)
+        jobs, frame = await _stay(request, _submit_as(service, chat, messages_chat.FIELDS))
+        return _choose_response(service, jobs, MessagesShape(frame, body), chat)
+
     async def _answer_embedding(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), EmbeddingBody)
@@ -263,6 +286,17 @@ class Api:
         body = parse_body(await request.body(), TemplateBody)
         return _answer_json({"prompt": service.render_body(body)})
 
+    async def _count_chat(self, request: Request) -> Response:
+        service = self._require_service()
+        body = parse_body(await request.body(), ChatBody)
+        n_tokens = await _stay(request, service.count_tokens(body))
+        return _answer_json({"object": "response.input_tokens", "input_tokens": n_tokens})
+
+    async def _count_messages(self, request: Request) -> Response:
+        service = self._require_service()
+        chat = convert_messages(parse_body(await request.body(), CountBody))
+        return _answer_json({"input_tokens": await _stay(request, service.count_tokens(chat))})
+
     # --- the instance itself ----------------------------------------------------------------------
 
     async def _show_health(self, _request: Request) -> Response:
@@ -303,6 +337,14 @@ async def _stay(request: Request, submitting: Coroutine[Any, Any, _T]) -> _T:
     finally:
         task.cancel()
         watching.cancel()
+
+
+async def _submit_as(service: Service, chat: ChatBody, fields: dict[str, str]) -> tuple[list[Job], Frame]:
+    """A chat that came in other words. Errors name its fields as the client does."""
+    try:
+        return await service.submit_chat(chat)
+    except LlamactlError as error:
+        raise rename_fields(error, fields) from None
 
 
 def _choose_response(

@@ -77,6 +77,9 @@ class Frame:
 class Shape(Protocol):
     """How one endpoint answers. All methods but `whole` give server-sent events."""
 
+    ping: bytes
+    """What a stream says when it has nothing to say."""
+
     def first(self, index: int) -> bytes: ...
 
     def text(self, index: int, event: TextEvent) -> bytes: ...
@@ -87,6 +90,9 @@ class Shape(Protocol):
 
     def end(self, finishes: Sequence[FinishEvent]) -> bytes:
         """After the last choice."""
+
+    def fail(self, error: LlamactlError, path: str) -> bytes:
+        """The last of a stream that failed."""
 
     def whole(self, answers: Sequence[Answer]) -> Any: ...
 
@@ -169,7 +175,16 @@ def _limit(value: float | None) -> float | None:
     return None if value is None else max(value, _LOWEST)
 
 
-class ChatShape:
+class EventShape:
+    """What the streams of most endpoints have in common."""
+
+    ping = b":\n\n"
+
+    def fail(self, error: LlamactlError, path: str) -> bytes:
+        return format_sse_error(error, path)
+
+
+class ChatShape(EventShape):
     """/v1/chat/completions."""
 
     def __init__(self, frame: Frame) -> None:
@@ -232,7 +247,7 @@ class ChatShape:
         return None if self._frame.n_top is None else {"content": format_probs(infos, self._frame)}
 
 
-class CompletionShape:
+class CompletionShape(EventShape):
     """/v1/completions."""
 
     def __init__(self, frame: Frame) -> None:
@@ -309,7 +324,7 @@ class CompletionShape:
         return top
 
 
-class NativeShape:
+class NativeShape(EventShape):
     """llama-server's own /completion and /infill."""
 
     def __init__(self, frame: Frame) -> None:

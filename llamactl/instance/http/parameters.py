@@ -225,16 +225,6 @@ def check_abilities(body: ChatBody) -> None:
             raise refuse(f"cannot use `{name}`: models answer with text alone, and from what they know")
 
 
-def parse_template_variables(given: dict[str, Any] | str | None) -> dict[str, Any]:
-    """`chat_template_kwargs`, which some clients send as the text of a JSON object."""
-    if isinstance(given, str):
-        try:
-            given = msgspec.json.decode(given, type=dict[str, Any]) if given.strip() else {}
-        except msgspec.DecodeError as error:
-            raise refuse(f"cannot use `chat_template_kwargs`: the text is no JSON object: {error}") from None
-    return given or {}
-
-
 def choose_n(body: GenerationBody) -> int:
     """How many choices for each prompt."""
     n = next((n for n in (body.n_cmpl, body.n) if n is not None), 1)

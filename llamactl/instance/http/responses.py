@@ -24,7 +24,7 @@ from llamactl.instance.engine.jobs import (
     ProgressEvent,
     TextEvent,
 )
-from llamactl.instance.http.formats import Answer, Shape, encode_json, format_sse_error
+from llamactl.instance.http.formats import Answer, Shape, encode_json
 from llamactl.instance.http.parameters import QUIET_S
 
 _JSON_HEADERS = [(b"content-type", b"application/json; charset=utf-8")]
@@ -34,7 +34,6 @@ _STREAM_HEADERS = [
     # nginx would collect the events otherwise.
     (b"x-accel-buffering", b"no"),
 ]
-_COMMENT = b":\n\n"
 _RETRY_HEADERS = [(b"retry-after", b"1")]
 
 
@@ -75,7 +74,7 @@ class StreamedText(JobResponse):
     def __init__(
         self, jobs: Sequence[Job], cancel: Callable[[Job], None], shape: Shape, quiet_s: float | None = QUIET_S
     ) -> None:
-        """`quiet_s`: after so long without an event there is a comment; None: never."""
+        """`quiet_s`: after so long without an event there is a ping; None: never."""
         super().__init__(jobs, cancel)
         self._shape = shape
         self._quiet_s = quiet_s
@@ -90,7 +89,7 @@ class StreamedText(JobResponse):
             return
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
         while True:
-            chunk, ended = self._format(events) if events else (_COMMENT, False)
+            chunk, ended = self._format(events) if events else (self._shape.ping, False)
             await send({"type": "http.response.body", "body": chunk, "more_body": not ended})
             if ended:
                 return
@@ -102,7 +101,7 @@ class StreamedText(JobResponse):
         chunks: list[bytes] = []
         for index, event in events:
             if isinstance(event, FailureEvent):
-                return b"".join((*chunks, format_sse_error(event.error, self._path))), True
+                return b"".join((*chunks, shape.fail(event.error, self._path))), True
             if isinstance(event, ProgressEvent):
                 chunks.append(shape.progress(index, event))
                 continue

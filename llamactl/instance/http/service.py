@@ -21,6 +21,7 @@ from llamactl.bodies import (
     RerankBody,
     TemplateBody,
     format_messages,
+    parse_template_variables,
     refuse,
 )
 from llamactl.errors import ErrorCode, LlamactlError
@@ -52,7 +53,6 @@ from llamactl.instance.http.parameters import (
     choose_schema,
     choose_slot,
     choose_stops,
-    parse_template_variables,
 )
 from llamactl.instance.http.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader, read_text
 from llamactl.instance.llama.model import Vocabulary
@@ -98,6 +98,12 @@ class Service:
         self._require_text()
         check_abilities(body)
         return await self._submit(body, [await self.prompts.tokenize_prompt(self.render_body(body))])
+
+    async def count_tokens(self, body: ChatBody) -> int:
+        """Of a chat's prompt."""
+        self._require_text()
+        check_abilities(body)
+        return len(await self.prompts.tokenize_prompt(self.render_body(body)))
 
     async def submit_completion(self, body: CompletionBody) -> tuple[list[Job], Frame]:
         self._require_text()

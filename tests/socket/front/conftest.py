@@ -113,6 +113,9 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "tokenize": {"content": "x"},
     "detokenize": {"tokens": []},
     "template": {"messages": []},
+    "count_chat": {"messages": []},
+    "messages": {"messages": [{"role": "user", "content": "x"}]},
+    "count_messages": {"messages": [{"role": "user", "content": "x"}]},
 }
 """Without these no model is loaded for a request."""
 

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from llamactl import bodies, endpoints
+from llamactl import endpoints
+from llamactl.dialects.check import check_body
 from llamactl.endpoints import format_http_error
 from llamactl.errors import LlamactlError
 from llamactl.front.http.body import HELD_BYTES
@@ -30,13 +31,17 @@ WRONG = [
     ("/tokenize", b'{"model":"a","content":{}}'),
     ("/detokenize", b'{"model":"a","tokens":"1"}'),
     ("/apply-template", b'{"model":"a","messages":{}}'),
+    ("/v1/chat/completions/input_tokens", b'{"model":"a","messages":1}'),
+    ("/v1/messages", b'{"model":"a","messages":"hello"}'),
+    ("/v1/messages", b'{"model":"a","messages":[{"role":"wizard","content":"x"}]}'),
+    ("/v1/messages/count_tokens", b'{"model":"a"}'),
 ]
 
 
 def refuse_as_instance(path: str, body: bytes) -> dict[str, Any]:
     """What an instance answers, of whose code this is the first line of each route."""
     with pytest.raises(LlamactlError) as refused:
-        bodies.check_body({**endpoints.GENERATIONS, **endpoints.TEXTS}[path], body)
+        check_body({**endpoints.GENERATIONS, **endpoints.TEXTS}[path], body)
     return format_http_error(refused.value, path)
 
 

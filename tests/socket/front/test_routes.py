@@ -143,7 +143,7 @@ def test_health_and_props_are_the_routers(stage: Any) -> None:
         (b"OPTIONS /models/load HTTP/1.1", 204, "POST, OPTIONS"),
         (b"OPTIONS * HTTP/1.1", 204, "GET, HEAD, POST, OPTIONS"),
         (b"GET /nothing HTTP/1.1", 404, None),
-        (b"GET / HTTP/1.1", 404, None),
+        (b"POST / HTTP/1.1", 405, "GET, HEAD, OPTIONS"),
         (b"GET /slots HTTP/1.1", 400, None),
         (b"POST /nothing HTTP/1.1", 404, None),
         (b"POST /v1/responses HTTP/1.1", 404, None),
@@ -277,7 +277,7 @@ def test_model_is_loaded_for_the_routes_that_instances_have(stage: Any, path: st
     ("method", "target"),
     [
         ("POST", "/v1/responses"),
-        ("POST", "/v1/messages?autoload=true"),
+        ("POST", "/v1/moderations?autoload=true"),
         ("POST", "/api/chat"),
         ("POST", "/v1/images/generations"),
         ("POST", "/v1/chat/completions/"),

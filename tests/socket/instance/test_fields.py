@@ -16,12 +16,14 @@ import gguf
 import pytest
 
 from llamactl import bodies
+from llamactl.dialects import messages
 from llamactl.settings import ModelSettings
 from tests.models import write_embedding_model, write_model
 from tests.socket.instance.harness import Child, run_child
 
 PAGE = Path(__file__).parents[3] / "docs/http.md"
 CHAT, COMPLETION, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
+MESSAGES_PATH = "/v1/messages"
 MESSAGES = [{"role": "user", "content": "hello"}]
 LONG = "hello world and the rest of it " * 12
 """So long that a stream is quiet while it is read."""
@@ -30,7 +32,7 @@ WRONG: Any = [[{}]]
 JUNK: tuple[Any, ...] = (True, 3, "low", ["a"], {"a": 1})
 TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}{{ word }}"
-    "{% if add_generation_prompt %}<answer>{% endif %}"
+    "{% if not enable_thinking %}quiet{% endif %}{% if add_generation_prompt %}<answer>{% endif %}"
 )
 NEVER_THE_SAME = re.compile(r"_ms$|_per_second$|^(id|created|id_slot)$")
 
@@ -44,10 +46,12 @@ class Group:
     kind: type
 
 
-FIXED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "n_predict": 6, "cache_prompt": False}
+CHOSEN: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "cache_prompt": False}
+FIXED: dict[str, Any] = {**CHOSEN, "n_predict": 6}
 GROUPS = {
     "Every generation": Group(NATIVE, {"prompt": "hello", **FIXED}, bodies.GenerationBody),
     "Chats": Group(CHAT, {"messages": MESSAGES, **FIXED}, bodies.ChatBody),
+    "Messages": Group(MESSAGES_PATH, {"messages": MESSAGES, **CHOSEN, "max_tokens": 6}, messages.MessagesBody),
     "Completions": Group(COMPLETION, {"prompt": "hello", **FIXED}, bodies.CompletionBody),
     "Gaps": Group("/infill", {"input_prefix": "a", "input_suffix": "b", **FIXED}, bodies.InfillBody),
     "Embeddings": Group("/v1/embeddings", {"input": "hello"}, bodies.EmbeddingBody),
@@ -124,6 +128,18 @@ EFFECTS: dict[tuple[str, str], tuple[Any, dict[str, Any]] | tuple[Any, dict[str,
     ("Chats", "add_generation_prompt"): (False, {}),
     ("Chats", "continue_final_message"): (True, {"messages": BEGUN, "add_generation_prompt": True}),
     ("Chats", "chat_template_kwargs"): ({"word": "the"}, {}),
+    ("Messages", "messages"): ([{"role": "user", "content": "the"}], {}),
+    ("Messages", "system"): ("the", {}),
+    ("Messages", "max_tokens"): (2, {}),
+    ("Messages", "stop_sequences"): (["b"], {"grammar": 'root ::= "a" "b" "c"', "ignore_eos": False}),
+    ("Messages", "stream"): (True, {}),
+    ("Messages", "tools"): ([{"name": "look", "input_schema": {}}], {}),
+    ("Messages", "thinking"): ({"type": "disabled"}, {}),
+    ("Messages", "output_config"): ({"format": {"type": "json_schema", "schema": SCHEMA}}, {"ignore_eos": False}),
+    ("Messages", "output_format"): ({"type": "json_schema", "schema": SCHEMA}, {"ignore_eos": False}),
+    ("Messages", "context_management"): ({"edits": []}, {}),
+    ("Messages", "chat_template_kwargs"): ({"word": "the"}, {}),
+    ("Messages", "cache_prompt"): (True, {}),
     ("Completions", "prompt"): ("the", {}),
     ("Completions", "echo"): (True, {}),
     ("Completions", "suffix"): ("the", {}),
@@ -164,6 +180,15 @@ REFUSALS: dict[str, tuple[Any, dict[str, Any]]] = {
     "audio": ({"voice": "alloy", "format": "wav"}, {}),
     "web_search_options": ({}, {}),
     "best_of": (3, {}),
+    "logprobs": (True, {}),
+    "top_logprobs": (2, {}),
+    "n_probs": (2, {}),
+    "post_sampling_probs": (True, {}),
+    "mcp_servers": ([{"url": "http://x"}], {}),
+    "container": ("c", {}),
+}
+OWN_REFUSALS: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {
+    ("Messages", "tool_choice"): ({"type": "any"}, {}),
 }
 
 
@@ -254,7 +279,8 @@ def test_field_that_is_read_has_a_type(children: dict[str, Child], claim: Claim)
 
 @pytest.mark.parametrize("claim", list_claims("refused"), ids=str)
 def test_field_that_is_refused_is_named(children: dict[str, Child], claim: Claim) -> None:
-    group, (value, more) = GROUPS[claim.group], REFUSALS[claim.field]
+    group = GROUPS[claim.group]
+    value, more = OWN_REFUSALS.get((claim.group, claim.field)) or REFUSALS[claim.field]
     status, answer = ask(children, group.path, {**group.base, **more, claim.field: value})
     assert status == (501 if claim.field == "tool_choice" else 400), answer
     assert f"`{claim.field}`" in answer["error"]["message"]

@@ -1,0 +1,236 @@
+"""Does the official client of Anthropic's work with an instance on its socket, and do requests as Claude Code sends
+them?
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import httpx2 as httpx
+import pytest
+
+from tests.socket.instance.harness import Child
+
+MESSAGES: Any = [{"role": "user", "content": "hello"}]
+TOOL: Any = {"name": "look", "description": "looks", "input_schema": {"type": "object", "properties": {}}}
+FIXED: Any = {"model": "tiny", "messages": MESSAGES, "max_tokens": 12, "extra_body": {"temperature": 0}}
+GARBAGE: tuple[Any, ...] = (
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b'{"messages": 3}',
+    b'{"messages": []}',
+    b'{"max_tokens": 3}',
+    b'{"messages": [{"role": "user"}]}',
+    b'{"messages": [{"role": "user", "content": [{}]}]}',
+    b'{"messages": [{"role": "user", "content": [{"type": []}]}]}',
+    b'{"messages": [{"role": "wizard", "content": "x"}]}',
+    b'{"messages": [{"role": "user", "content": "x"}], "tools": {}}',
+    b'{"messages": [{"role": "user", "content": "x"}], "tool_choice": "x"}',
+    b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+    b'{"messages": ' + b"[" * 3000,
+)
+
+
+def connect(child: Child, **more: Any) -> anthropic.Anthropic:
+    transport = httpx.HTTPTransport(uds=str(child.http_socket))
+    return anthropic.Anthropic(
+        base_url="http://instance",
+        api_key="unused",
+        max_retries=0,
+        http_client=httpx.Client(transport=transport),
+        **more,
+    )
+
+
+@pytest.fixture
+def client(instance: Child) -> Iterator[anthropic.Anthropic]:
+    with connect(instance) as made:
+        yield made
+
+
+def test_message_with_all_that_anthropic_names(client: anthropic.Anthropic) -> None:
+    message = client.messages.create(
+        model="tiny",
+        system=[{"type": "text", "text": "be short", "cache_control": {"type": "ephemeral"}}],
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "yes?"}]},
+            {"role": "user", "content": "hello"},
+        ],
+        max_tokens=8,
+        stop_sequences=["\n\n"],
+        extra_body={"temperature": 1.0, "top_k": 20, "top_p": 0.9},
+        metadata={"user_id": "someone"},
+        service_tier="auto",
+        thinking={"type": "disabled"},
+    )
+    assert (message.type, message.role, message.model) == ("message", "assistant", "tiny")
+    assert message.id.startswith("msg_")
+    assert message.stop_reason in ("end_turn", "max_tokens", "stop_sequence")
+    assert message.usage.input_tokens > 0
+    assert 0 < message.usage.output_tokens <= 8
+    assert message.usage.cache_creation_input_tokens == 0
+    assert [block.type for block in message.content] in (["text"], [])
+
+
+def test_stream_adds_up_to_the_whole(client: anthropic.Anthropic) -> None:
+    whole = client.messages.create(**FIXED)
+    with client.messages.stream(**FIXED) as stream:
+        texts = list(stream.text_stream)
+        final = stream.get_final_message()
+    assert len(texts) > 1
+    assert "".join(texts) == whole.content[0].text == final.content[0].text  # type: ignore[union-attr]
+    assert final.stop_reason == whole.stop_reason == "max_tokens"
+    assert final.usage.output_tokens == whole.usage.output_tokens == 12
+    assert final.usage.input_tokens + (final.usage.cache_read_input_tokens or 0) == (
+        whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
+    )
+
+
+def test_second_turn_reads_the_first_from_memory(client: anthropic.Anthropic) -> None:
+    long: Any = [{"role": "user", "content": "hello world and the rest of it " * 8}]
+    first = client.messages.create(**{**FIXED, "messages": long})
+    again = client.messages.create(**{**FIXED, "messages": long})
+    assert again.usage.cache_read_input_tokens
+    assert again.usage.cache_read_input_tokens > first.usage.input_tokens // 2
+    with client.messages.stream(**{**FIXED, "messages": long}) as stream:
+        (start,) = [event for event in stream if event.type == "message_start"]
+    assert start.message.usage.cache_read_input_tokens == again.usage.cache_read_input_tokens
+
+
+def test_stop_sequence_is_told(client: anthropic.Anthropic) -> None:
+    text = client.messages.create(**FIXED).content[0].text  # type: ignore[union-attr]
+    stop = text[2:4]
+    message = client.messages.create(**FIXED, stop_sequences=["never this", stop])
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", stop)
+    assert message.content[0].text == text[: text.index(stop)]  # type: ignore[union-attr]
+
+
+def test_answer_that_was_begun_is_continued(client: anthropic.Anthropic, instance: Child) -> None:
+    begun: Any = [*MESSAGES, {"role": "assistant", "content": "hello the"}]
+    message = client.messages.create(**{**FIXED, "messages": begun})
+    chat = instance.request(
+        "POST", "/v1/chat/completions", {"messages": begun, "max_tokens": 12, "temperature": 0, "model": "tiny"}
+    )[1]
+    assert message.content[0].text == chat["choices"][0]["message"]["content"]  # type: ignore[union-attr]
+
+
+def test_tokens_are_counted_as_they_are_read(client: anthropic.Anthropic) -> None:
+    for more in ({}, {"system": "be short"}, {"tools": [TOOL]}):
+        counted = client.messages.count_tokens(model="tiny", messages=MESSAGES, **more)
+        usage = client.messages.create(**FIXED, **more).usage
+        assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+
+
+def test_answer_follows_a_schema(client: anthropic.Anthropic) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    message = client.messages.create(
+        **{**FIXED, "max_tokens": 200}, output_config={"format": {"type": "json_schema", "schema": schema}}
+    )
+    assert isinstance(json.loads(message.content[0].text)["a"], bool)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_refusal_is_the_clients_own_exception(client: anthropic.Anthropic, streamed: bool) -> None:
+    long: Any = [{"role": "user", "content": "hello " * 3000}]
+    for messages, word in ((long, "exceeds the available context size"), ([], "there are none")):
+        with pytest.raises(anthropic.BadRequestError) as refused:
+            client.messages.create(model="tiny", messages=messages, max_tokens=3, stream=streamed)
+        body: Any = refused.value.body
+        assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")
+        assert word in body["error"]["message"]
+        assert "`messages`" in body["error"]["message"]
+
+
+@pytest.mark.parametrize("body", GARBAGE, ids=lambda body: body[:40].decode())
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+def test_garbage_is_refused_in_anthropics_form(instance: Child, path: str, body: bytes) -> None:
+    status, answer = instance.request("POST", path, body)
+    assert status == 400, answer
+    assert answer["type"] == "error"
+    assert answer["error"]["type"] == "invalid_request_error"
+    assert answer["error"]["message"].startswith("cannot ")
+
+
+def read_events(child: Child, path: str, body: dict[str, Any], headers: dict[str, str]) -> list[dict[str, Any]]:
+    with contextlib.closing(child.connect()) as connection:
+        connection.request("POST", path, json.dumps(body), headers)
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        blocks = response.read().decode().split("\n\n")[:-1]
+    return [json.loads(block.split("data: ", 1)[1]) for block in blocks]
+
+
+def make_claude_code() -> dict[str, Any]:
+    """A first request as Claude Code sends it."""
+    ephemeral = {"type": "ephemeral"}
+    tools = [
+        {
+            "name": f"Tool{number}",
+            "description": "does something useful",
+            "input_schema": {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "type": "object",
+                "properties": {"path": {"type": "string", "description": "where"}},
+                "required": ["path"],
+                "additionalProperties": False,
+            },
+        }
+        for number in range(24)
+    ]
+    head = "x-anthropic-billing-header: cc_version=2.1.101.e51; cc_entrypoint=cli; cch=a5145;"
+    return {
+        "model": "tiny",
+        "system": [
+            {"type": "text", "text": head},
+            {"type": "text", "text": "You are Claude Code.", "cache_control": ephemeral},
+            {"type": "text", "text": "Be careful.", "cache_control": ephemeral},
+        ],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "<system-reminder>x</system-reminder>"}]},
+            {"role": "system", "content": "the date has changed"},
+            {"role": "user", "content": [{"type": "text", "text": "hello", "cache_control": ephemeral}]},
+        ],
+        "tools": tools,
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"},
+        "metadata": {"user_id": json.dumps({"device_id": "0" * 64})},
+        "max_tokens": 32000,
+        "stream": True,
+    }
+
+
+HEADERS = {
+    "content-type": "application/json",
+    "anthropic-version": "2023-06-01",
+    "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14,context-management-2025-06-27",
+    "x-api-key": "sk-none",
+    "x-app": "cli",
+}
+
+
+def test_request_as_claude_code_sends_it_is_answered(instance: Child) -> None:
+    body = {**make_claude_code(), "max_tokens": 8, "tools": make_claude_code()["tools"][:1]}
+    events = read_events(instance, "/v1/messages?beta=true", body, HEADERS)
+    kinds = [event["type"] for event in events]
+    assert kinds[0] == "message_start"
+    assert kinds[-2:] == ["message_delta", "message_stop"]
+    assert events[-2]["context_management"] == {"applied_edits": []}
+
+
+def test_number_in_claude_codes_first_line_does_not_cost_the_memory_of_what_follows(instance: Child) -> None:
+    body = {**make_claude_code(), "max_tokens": 1, "tools": []}
+    read_events(instance, "/v1/messages", body, HEADERS)
+    body["system"][0]["text"] = body["system"][0]["text"].replace("a5145", "0f2e1")
+    usage = read_events(instance, "/v1/messages", body, HEADERS)[0]["message"]["usage"]
+    assert usage["cache_read_input_tokens"] > usage["input_tokens"]
