@@ -36,6 +36,10 @@ class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    """The same, as other servers call it."""
+    function_call: dict[str, Any] | None = None
+    """OpenAI's older form of a call."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -134,6 +138,17 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     messages: list[ChatMessage]
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
+    """These two are OpenAI's older form of `tools` and `tool_choice`."""
+    enable_thinking: bool | None = None
+    reasoning_format: str | None = None
+    reasoning_effort: str | None = None
+    thinking_budget_tokens: int | None = None
+    reasoning_budget_tokens: int | None = None
+    """llama-server's newer name of the same."""
+    reasoning_budget_message: str | None = None
     modalities: list[str] | None = None
     audio: dict[str, Any] | None = None
     web_search_options: dict[str, Any] | None = None

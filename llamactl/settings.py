@@ -123,6 +123,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """A Jinja template that replaces the file's own, or the name of one that llama.cpp has built in."""
     reasoning: Switch = Switch.AUTO
     """What the template's `enable_thinking` is. Auto is on, as in llama-server: what cannot think has no such word."""
+    reasoning_budget: int = -1
+    """Tokens that the model may think for in answers whose request says no number; -1: any."""
     chat_template_kwargs: dict[str, Any] = {}
     """Variables for the template of requests that do not set them."""
     pooling: str = ""

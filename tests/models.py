@@ -32,15 +32,17 @@ def write_model(
     chat_template: str | None = CHAT_TEMPLATE,
     add_bos: bool = True,
     fills_gaps: bool = False,
+    control: Sequence[str] = (),
     sampling: Mapping[str, int | float | str] | None = None,
     tensors_per_shard: int = 0,
     seed: int = 1,
 ) -> Path:
     """A causal model of the llama architecture. `fills_gaps`: it has tokens for the edges of a gap (/infill);
-    `sampling`: what the file recommends; `tensors_per_shard`: `path` becomes so many files as that takes.
+    `control`: further tokens that are no text; `sampling`: what the file recommends; `tensors_per_shard`: `path`
+    becomes so many files as that takes.
     """
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=tensors_per_shard)
-    tokens, n_ff = _add_vocabulary(writer, add_bos=add_bos), 2 * n_embd
+    tokens, n_ff = _add_vocabulary(writer, add_bos=add_bos, more=control), 2 * n_embd
     for token, part in enumerate(("pre", "suf", "mid") if fills_gaps else ()):
         writer.add_uint32(f"tokenizer.ggml.fim_{part}_token_id", 2 + token)
     kinds: dict[type, Callable[[str, Any], None]]
@@ -163,12 +165,12 @@ def write_embedding_model(
     return _finish(writer, path)
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter, *, add_bos: bool) -> Sequence[str]:
-    control = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
+def _add_vocabulary(writer: gguf.GGUFWriter, *, add_bos: bool, more: Sequence[str] = ()) -> Sequence[str]:
+    control = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", *more)
     tokens = [*control, *(f"<0x{byte:02X}>" for byte in range(256)), *WORDS]
     kinds = [
         gguf.TokenType.UNKNOWN,
-        *[gguf.TokenType.CONTROL] * 4,
+        *[gguf.TokenType.CONTROL] * (len(control) - 1),
         *[gguf.TokenType.BYTE] * 256,
         *[gguf.TokenType.NORMAL] * len(WORDS),
     ]

@@ -250,6 +250,13 @@ MODEL_KEYS: tuple[ModelKey, ...] = (
         measured=KEPT,
     ),
     ModelKey(
+        "reasoning_budget",
+        make_integer(-1),
+        "Tokens after which thinking is ended, unless the request says how many; `-1`: none.",
+        applies=NEXT_LOAD,
+        measured=KEPT,
+    ),
+    ModelKey(
         "chat_template_kwargs",
         VARIABLES,
         "Variables that the chat template gets, unless a request sets them itself.",

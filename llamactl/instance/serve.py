@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from llamactl.instance.engine.engine import Engine
     from llamactl.instance.engine.stats import Stats
     from llamactl.instance.http.api import Api
+    from llamactl.instance.http.chats import ChatPlanner
     from llamactl.instance.http.prompts import PromptReader
     from llamactl.instance.http.service import Service
     from llamactl.instance.llama.loading import Loaded
@@ -154,6 +155,23 @@ class Instance:
         )
         return PromptReader(vocabulary), template
 
+    def _make_planner(
+        self, model: "LoadedModel", template: "Template"
+    ) -> "tuple[ChatPlanner | None, LlamactlError | None]":
+        """What plans chats with tools and thoughts; else why there is none."""
+        from llamactl.instance.chat.layer import ChatLayer
+        from llamactl.instance.chat.template import ChatTemplate
+        from llamactl.instance.http.chats import ChatPlanner
+
+        if not isinstance(template, ChatTemplate):
+            return None, None
+        settings = self._environment.settings
+        try:
+            opened = ChatLayer().open_template(settings.chat_template or None, model.pointer)
+        except LlamactlError as error:
+            return None, error
+        return ChatPlanner(opened, model.vocabulary, settings.name), None
+
     async def _announce_warm_up(self) -> None:
         """Waits for the supervisor, unless there is none or the load is called off."""
         timeout_s = ACK_TIMEOUT_S if self._link.is_connected else NO_SUPERVISOR_S
@@ -220,6 +238,7 @@ class Instance:
         self._stats = worker.stats = self._stats or worker.stats
         prompts, template = self._readers or self._make_readers(loaded.model)
         self._readers = None
+        planner, no_planner = self._make_planner(loaded.model, template)
         engine = self._engine = Engine(worker, self._loop, self._handle_broken, self._load.thread)
         self._n_threads = int(llama.llama_n_threads(loaded.context))
         self._take_share()
@@ -238,6 +257,8 @@ class Instance:
             pooling=pooling,
             sampling=choose_defaults(settings.sampling, loaded.model.read_meta),
             created=_read_time(settings.path),
+            planner=planner,
+            no_planner=no_planner,
             rerank_template=loaded.model.read_meta("tokenizer.chat_template.rerank"),
         )
 

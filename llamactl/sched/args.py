@@ -31,6 +31,7 @@ _OPTIONS = (
     ("n_predict", "--n-predict"),
     ("tags", "--tags"),
     ("reasoning", "--reasoning"),
+    ("reasoning_budget", "--reasoning-budget"),
     ("chat_template_kwargs", "--chat-template-kwargs"),
 )
 _SWITCHES = (("mmap", False, "--no-mmap"), ("repack", False, "--no-repack"), ("swa_full", True, "--swa-full"))

@@ -28,7 +28,6 @@ class Candidates:
         self._blank = bytes(entry)
         self._logits_in_place = entry.cast("f")[1::_ENTRY_WORDS]
         self._list: Any = llama.llama_token_data_array()
-        self._one = llama.llama_token_data()
         self._probability = llama.llama_sampler_init_dist(0)
 
     def fill(self, context: Any, index: int) -> None:
@@ -46,13 +45,6 @@ class Candidates:
 
     def apply(self, sampler: Any) -> None:
         llama.llama_sampler_apply(sampler, ctypes.byref(self._list))
-
-    def allows(self, grammar: Any, token: int) -> bool:
-        """Whether a grammar takes this token next. Leaves the candidates as they are."""
-        self._one.id, self._one.logit, self._one.p = token, 0.0, 0.0
-        single = llama.llama_token_data_array(ctypes.pointer(self._one), 1, -1, False)
-        llama.llama_sampler_apply(grammar, ctypes.byref(single))
-        return float(self._one.logit) != _NEVER
 
     @property
     def selected(self) -> int:

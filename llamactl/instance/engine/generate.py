@@ -18,6 +18,7 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.cache import PrefixCache
 from llamactl.instance.engine.candidates import Candidates
 from llamactl.instance.engine.engine import EngineBroken, explain_decode
+from llamactl.instance.engine.grammars import GrammarError
 from llamactl.instance.engine.jobs import (
     Deliveries,
     FailureEvent,
@@ -29,7 +30,7 @@ from llamactl.instance.engine.jobs import (
     TokenInfo,
 )
 from llamactl.instance.engine.prefixes import Prefix
-from llamactl.instance.engine.sampling import GrammarError, SamplerChain, TokenProbs
+from llamactl.instance.engine.sampling import SamplerChain, TokenProbs
 from llamactl.instance.engine.sequence import Sequence
 from llamactl.instance.engine.stats import Load, Stats
 from llamactl.instance.engine.text import TextStream
@@ -75,7 +76,9 @@ class Generator:
         if not isinstance(request, GenerationRequest):
             raise TypeError("not a generation")
         try:
-            chain = SamplerChain(request.sampling, self.vocabulary, self.n_ctx, request.prompt)
+            chain = SamplerChain(
+                *(request.sampling, self.vocabulary, self.n_ctx, request.prompt), request.rules, request.shown_tokens
+            )
         except GrammarError as error:
             refusal = LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot use the grammar: {error}")
             self._news.append((job, FailureEvent(refusal)))
@@ -300,7 +303,7 @@ class Generator:
                 continue
             sequence.tokens.append(token)
             sequence.held_tokens.append(token)
-            text = sequence.text.feed(self.vocabulary.piece(token, special=sequence.request.special_text))
+            text = sequence.text.feed(self._read_piece(sequence, token))
             if sequence.text.stopped_by is not None:
                 self._finish(sequence, FinishReason.STOP, text, deliveries)
             elif self._is_at_limit(sequence, text, now_s):
@@ -308,6 +311,10 @@ class Generator:
             elif text:
                 deliveries.append((sequence.job, self._take_text(sequence, text, now_s)))
         return deliveries
+
+    def _read_piece(self, sequence: Sequence, token: int) -> bytes:
+        request = sequence.request
+        return self.vocabulary.piece(token, special=request.special_text or token in request.shown_tokens)
 
     def _is_at_limit(self, sequence: Sequence, text: str, now_s: float) -> bool:
         request = sequence.request
@@ -389,7 +396,7 @@ class Generator:
         for token in sequence.held_tokens:
             if n_chars >= len(text):
                 break
-            n_chars += len(decode(self.vocabulary.piece(token, special=sequence.request.special_text)))
+            n_chars += len(decode(self._read_piece(sequence, token)))
             n_kept += 1
         del sequence.held_tokens[n_kept:]
         del sequence.held_infos[n_kept:]

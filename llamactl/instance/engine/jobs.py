@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llamactl.errors import LlamactlError
+from llamactl.instance.engine.guide import AnswerRules
 from llamactl.instance.engine.sampling import SamplingParams
 
 
@@ -37,8 +38,12 @@ class GenerationRequest:
     cache_prompt: bool = True
     slot: int | None = None
     """It waits for this one of the slots; None: for any."""
+    rules: AnswerRules | None = None
+    """Of an answer that is more than text."""
     special_text: bool = False
     """Whether control tokens are part of the text."""
+    shown_tokens: frozenset[int] = frozenset()
+    """Those that are in any case."""
     wants_timings: bool = False
     """With each piece of text."""
     wants_progress: bool = False

@@ -3,13 +3,12 @@
 Defaults and order are llama-server's, so that a model answers as it does there. The chain keeps state (penalties,
 random numbers): it belongs to one sequence from its first token to its last, also while that sequence waits for room.
 A grammar stands beside the chain and is asked about the chosen token first: only where that does not fit is the whole
-vocabulary tried. llama.cpp ends the process when a grammar accepts what it forbids, so each token is checked before.
+vocabulary tried. Whether there is one, and which token is none of the chain's, is the guide's matter.
 Numbers are clamped to what llama.cpp can bear: it allocates what it is told to look back.
 """
 
 import codecs
 import ctypes
-import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from typing import Any
 import msgspec
 
 from llamactl.instance.engine.candidates import Candidates
-from llamactl.instance.grammar.ambiguity import AmbiguityError, check_ambiguity
+from llamactl.instance.engine.grammars import Grammar, Prototype
+from llamactl.instance.engine.guide import AnswerGuide, AnswerRules, guide_by_grammar
 from llamactl.instance.llama.library import llama
-from llamactl.instance.llama.log import capture_stderr
 from llamactl.instance.llama.model import Vocabulary
 from llamactl.settings import Sampling
 
@@ -29,14 +28,8 @@ _NEVER = float("-inf")
 _MIN_TEMPERATURE = 1e-4
 """Below it, except for 0, logits divided by the temperature leave the range of 32 bits."""
 _LARGEST = 1e6
-_UNREADABLE = "llama.cpp cannot read it, and says why in the model's log"
-_GRAMMAR_REASON = re.compile(
-    r"error parsing grammar: (.+)|unsupported grammar, .+|invalid grammar: .+|grammar does not contain .+"
-)
-_MAX_REASON_CHARS = 200
 _MIROSTAT_M = 100
 _MAX_BARRED = 256
-MAX_GRAMMAR_CHARS, MAX_GRAMMAR_RULES, MAX_GRAMMAR_DEPTH = 1 << 20, 5000, 200
 
 
 class SamplingParams(Sampling, frozen=True, kw_only=True):
@@ -106,19 +99,30 @@ class Sampled:
     is_complete: bool = False
 
 
-class GrammarError(ValueError):
-    """llama.cpp cannot use a grammar."""
-
-
 class SamplerChain:
     """Owns a chain; `close` it. Raises GrammarError."""
 
-    def __init__(self, params: SamplingParams, vocabulary: Vocabulary, n_ctx: int, prompt: Sequence[int]) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocabulary: Vocabulary,
+        n_ctx: int,
+        prompt: Sequence[int],
+        rules: AnswerRules | None = None,
+        shown_tokens: frozenset[int] = frozenset(),
+    ) -> None:
+        """`rules`: of an answer that is more than text, its grammar among them; `shown_tokens`: control tokens that are
+        part of it.
+        """
         self._params = params
         self._vocabulary = vocabulary
-        self._grammar = create_grammar(vocabulary, params.grammar) if params.grammar else None
+        self._shown_tokens = shown_tokens
+        self._guide: AnswerGuide | None = None
+        if rules is not None:
+            self._guide = AnswerGuide(rules, vocabulary)
+        elif params.grammar:
+            self._guide = guide_by_grammar(vocabulary, params.grammar)
         self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
-        self.is_plain = self._grammar is None and params.n_probs == 0
         self._chain = llama.llama_sampler_chain_init(llama.llama_sampler_chain_default_params())
         for sampler in _build_samplers(params, vocabulary, n_ctx):
             llama.llama_sampler_chain_add(self._chain, sampler)
@@ -130,60 +134,88 @@ class SamplerChain:
         for token in prompt[-n_back:] if n_back else ():
             llama.llama_sampler_accept(self._chain, token)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether `sample` will do for the next token: there is no grammar now, and no probabilities are wanted."""
+        return self._params.n_probs == 0 and self._grammar is None
+
+    @property
+    def _grammar(self) -> Grammar | None:
+        return None if self._guide is None else self._guide.grammar
+
     def sample(self, context: Any, index: int) -> int:
         """From the logits of the batch's token `index`; the token is accepted. Only for chains that are plain."""
-        return int(llama.llama_sampler_sample(self._chain, context, index))
+        if self._guide is None:
+            return int(llama.llama_sampler_sample(self._chain, context, index))
+        token = self._guide.take_forced()
+        if token is None:
+            token = int(llama.llama_sampler_sample(self._chain, context, index))
+        else:
+            llama.llama_sampler_accept(self._chain, token)
+        self._guide.accept(token)
+        return token
 
     def sample_closely(self, context: Any, index: int, candidates: Candidates) -> Sampled:
         """The same, with a grammar or with probabilities."""
+        forced = None if self._guide is None else self._guide.take_forced()
+        grammar = self._grammar
         candidates.fill(context, index)
         candidates.apply(self._chain)
-        token = candidates.selected
-        if self._grammar is not None and not self._fits(candidates, token):
-            found = self._sample_within_grammar(context, index, candidates)
+        token = candidates.selected if forced is None else forced
+        if grammar is not None and forced is None and not self._fits(grammar, token):
+            found = self._sample_within_grammar(grammar, context, index, candidates)
             if found is None:
-                is_complete = any(candidates.allows(self._grammar, end) for end in self._vocabulary.ends)
-                return Sampled(None, is_complete=is_complete)
+                return Sampled(None, is_complete=any(grammar.allows(end) for end in self._vocabulary.ends))
             token = found
         probs = self._read_probs(context, index, candidates, token) if self._params.n_probs else None
         llama.llama_sampler_accept(self._chain, token)
-        if self._grammar is not None:
-            llama.llama_sampler_accept(self._grammar, token)
-            self._decoder.decode(self._vocabulary.piece(token))
+        if self._guide is not None:
+            self._guide.accept(token, is_tried=forced is None)
+        if grammar is not None:
+            self._decode(token)
         return Sampled(token, probs)
 
     def close(self) -> None:
         if self._chain:
             llama.llama_sampler_free(self._chain)
             self._chain = None
-        if self._grammar is not None:
-            llama.llama_sampler_free(self._grammar)
-            self._grammar = None
+        if self._guide is not None:
+            self._guide.close()
 
-    def _fits(self, candidates: Candidates, token: int) -> bool:
-        return candidates.allows(self._grammar, token) and self._continues_text(token)
+    def _fits(self, grammar: Grammar, token: int) -> bool:
+        return grammar.allows(token) and self._continues_text(token)
 
-    def _sample_within_grammar(self, context: Any, index: int, candidates: Candidates) -> int | None:
+    def _sample_within_grammar(self, grammar: Grammar, context: Any, index: int, candidates: Candidates) -> int | None:
         """None: no token fits."""
         barred: list[int] = []
         while len(barred) < _MAX_BARRED:
             candidates.fill(context, index)
-            candidates.apply(self._grammar)
+            candidates.apply(grammar.sampler)
             candidates.bar(barred)
             candidates.apply(self._chain)
             token = candidates.selected
             if not candidates.selected_is_possible:
                 return None
-            if self._fits(candidates, token):
+            if self._fits(grammar, token):
                 return token
             barred.append(token)
         return None
+
+    def _decode(self, token: int) -> None:
+        try:
+            self._decoder.decode(self._read_piece(token))
+        except UnicodeDecodeError:  # what came before the grammar, or was forced, ended within a character
+            self._decoder.reset()
+
+    def _read_piece(self, token: int) -> bytes:
+        """What the client gets of it."""
+        return self._vocabulary.piece(token, special=token in self._shown_tokens)
 
     def _continues_text(self, token: int) -> bool:
         """Whether the client gets the characters that the grammar counts. llama.cpp's grammars take some bytes that are
         no UTF-8, and read control tokens, which show nothing, as their names.
         """
-        piece = self._vocabulary.piece(token)
+        piece = self._read_piece(token)
         if not piece:
             return self._vocabulary.is_end(token)
         state = self._decoder.getstate()
@@ -207,21 +239,6 @@ class SamplerChain:
         return TokenProbs(token, *candidates.read_logprobs(token, n_probs))
 
 
-def create_grammar(vocabulary: Vocabulary, text: str) -> Any:
-    """A sampler, which the caller frees. Raises GrammarError; llama.cpp prints the reason."""
-    sampler = llama.llama_sampler_init_grammar(vocabulary.pointer, text.encode(), b"root")
-    if not sampler:
-        raise GrammarError(_UNREADABLE)
-    return sampler
-
-
-def _find_reason(vocabulary: Vocabulary, text: str) -> str:
-    """Why llama.cpp cannot read a grammar, in its own words."""
-    printed = capture_stderr(lambda: llama.llama_sampler_init_grammar(vocabulary.pointer, text.encode(), b"root"))
-    reason = _GRAMMAR_REASON.search(printed)
-    return f"llama.cpp says: {(reason[1] or reason[0])[:_MAX_REASON_CHARS]}" if reason else _UNREADABLE
-
-
 def needs_preparation(params: SamplingParams, vocabulary: Vocabulary) -> bool:
     """Whether `prepare_samplers` may have something to make. A thread for nothing costs a request more than all else
     that is done before its prompt is decoded: while others generate, each change of threads waits for Python's lock.
@@ -235,32 +252,6 @@ def prepare_samplers(params: SamplingParams, vocabulary: Vocabulary, n_ctx: int)
         _find_dry(params, vocabulary, n_ctx)
     if params.ignore_eos:
         _ = vocabulary.ends
-
-
-def check_grammar(vocabulary: Vocabulary, text: str) -> None:
-    """Raises GrammarError, also for grammars on which llama.cpp's recursive parser would use up the stack, or that have
-    more readings than it can follow.
-    """
-    if len(text) > MAX_GRAMMAR_CHARS:
-        raise GrammarError(f"it has {len(text)} characters, at most {MAX_GRAMMAR_CHARS} are taken")
-    if "\0" in text:
-        raise GrammarError("it holds NUL")
-    n_rules = text.count("::=")
-    if n_rules > MAX_GRAMMAR_RULES:
-        raise GrammarError(f"it has {n_rules} rules, at most {MAX_GRAMMAR_RULES} are taken")
-    depth = 0
-    for bracket in re.findall(r"[()]", text):
-        depth += 1 if bracket == "(" else -1
-        if depth > MAX_GRAMMAR_DEPTH:
-            raise GrammarError(f"its brackets are nested more than {MAX_GRAMMAR_DEPTH} deep")
-    try:
-        check_ambiguity(text)
-    except AmbiguityError as error:
-        raise GrammarError(str(error)) from None
-    try:
-        llama.llama_sampler_free(create_grammar(vocabulary, text))
-    except GrammarError:
-        raise GrammarError(_find_reason(vocabulary, text)) from None
 
 
 def _clamp_back(last_n: int, n_ctx: int) -> int:
@@ -349,26 +340,13 @@ def _build_sampler(name: str, params: SamplingParams, vocabulary: Vocabulary, n_
     return None
 
 
-class _Prototype:
-    """A sampler that is only cloned, and freed with the last reference to it."""
-
-    def __init__(self, sampler: Any) -> None:
-        self._sampler = sampler
-
-    def clone(self) -> Any:
-        return llama.llama_sampler_clone(self._sampler)
-
-    def __del__(self) -> None:
-        llama.llama_sampler_free(self._sampler)
-
-
 @lru_cache(maxsize=8)
 def _create_dry(
     vocabulary: Vocabulary, breakers: tuple[str, ...], multiplier: float, base: float, allowed_length: int, last_n: int
-) -> _Prototype:
+) -> Prototype:
     """llama.cpp looks through the whole vocabulary for what ends a passage: a tenth of a second for a large one."""
     texts = [text.encode() for text in breakers if text]
-    return _Prototype(
+    return Prototype(
         llama.llama_sampler_init_dry(
             *(vocabulary.pointer, multiplier, base, allowed_length, last_n),
             (ctypes.c_char_p * len(texts))(*texts),
@@ -377,7 +355,7 @@ def _create_dry(
     )
 
 
-def _find_dry(params: SamplingParams, vocabulary: Vocabulary, n_ctx: int) -> _Prototype:
+def _find_dry(params: SamplingParams, vocabulary: Vocabulary, n_ctx: int) -> Prototype:
     return _create_dry(
         vocabulary,
         params.dry_sequence_breakers,

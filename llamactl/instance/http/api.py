@@ -42,15 +42,8 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.activity import Activity
 from llamactl.instance.engine.embed import normalize_as
 from llamactl.instance.engine.jobs import EmbeddingRequest, Job
-from llamactl.instance.http.formats import (
-    ChatShape,
-    CompletionShape,
-    Frame,
-    NativeShape,
-    Shape,
-    encode_json,
-    format_ranking,
-)
+from llamactl.instance.http.chat_format import ChatShape
+from llamactl.instance.http.formats import CompletionShape, Frame, NativeShape, Shape, encode_json, format_ranking
 from llamactl.instance.http.introspection import (
     METRICS_TYPE,
     LastWords,

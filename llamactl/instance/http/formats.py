@@ -72,6 +72,8 @@ class Frame:
     """What an answer that tells it says of the request of a choice."""
     make_reader: Callable[[], Reader] = PlainReader
     """For each choice one: what its text is made of."""
+    is_legacy: bool = False
+    """Calls are told in OpenAI's older form."""
 
 
 class Shape(Protocol):
@@ -140,14 +142,15 @@ def format_sampling(params: SamplingParams) -> dict[str, Any]:
     return {**shown, "seed": -1 if params.seed is None else params.seed}
 
 
-def _format_progress(event: ProgressEvent) -> dict[str, Any]:
+def format_progress(event: ProgressEvent) -> dict[str, Any]:
+    """llama-server's addition to a chunk that has no text."""
     progress = {
         "total": event.n_total,
         "cache": event.n_cached,
         "processed": event.n_processed,
         "time_ms": round(event.time_ms),
     }
-    return {"prompt_progress": progress, **_format_more(event.timings)}
+    return {"prompt_progress": progress, **format_more(event.timings)}
 
 
 def _divide(value: float, by: float) -> float:
@@ -184,69 +187,6 @@ class EventShape:
         return format_sse_error(error, path)
 
 
-class ChatShape(EventShape):
-    """/v1/chat/completions."""
-
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
-        self._head = {
-            "id": "chatcmpl-" + secrets.token_urlsafe(24),
-            "created": int(time.time()),
-            "model": frame.model,
-            "system_fingerprint": frame.build,
-        }
-        self._stream_head = {**self._head, "object": "chat.completion.chunk"}
-        self._before = b"data: " + encode_json(self._stream_head)[:-1] + b',"choices":[{"index":'
-
-    def first(self, index: int) -> bytes:
-        return self._chunk(index, {"role": "assistant", "content": None})
-
-    def text(self, index: int, event: TextEvent) -> bytes:
-        if not event.infos and event.timings is None:
-            content = encode_json(event.text)
-            return b'%b%d,"delta":{"content":%b},"finish_reason":null}]}\n\n' % (self._before, index, content)
-        return self._chunk(index, {"content": event.text}, infos=event.infos, **_format_more(event.timings))
-
-    def progress(self, index: int, event: ProgressEvent) -> bytes:
-        return self._chunk(index, {"role": "assistant", "content": None}, **_format_progress(event))
-
-    def last(self, index: int, finish: FinishEvent) -> bytes:
-        more = {"timings": format_timings(finish.timings), **_format_verbose(self._frame, index, Answer(finish))}
-        return self._chunk(index, {}, finish.reason, **more)
-
-    def end(self, finishes: Sequence[FinishEvent]) -> bytes:
-        return _end_stream(self._stream_head, self._frame, finishes)
-
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        choices = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": answer.text},
-                "logprobs": self._format_logprobs(answer.infos),
-                "finish_reason": answer.finish.reason,
-            }
-            for index, answer in enumerate(answers)
-        ]
-        more = {**_format_sums(answers, self._frame), **_format_verbose(self._frame, 0, answers[0])}
-        return {**self._head, "object": "chat.completion", "choices": choices, **more}
-
-    def _chunk(
-        self,
-        index: int,
-        delta: dict[str, Any],
-        reason: str | None = None,
-        infos: Sequence[TokenInfo] = (),
-        **more: Any,
-    ) -> bytes:
-        choice = {"index": index, "delta": delta, "finish_reason": reason}
-        if infos:
-            choice["logprobs"] = self._format_logprobs(infos)
-        return format_sse({**self._stream_head, "choices": [choice], **more})
-
-    def _format_logprobs(self, infos: Sequence[TokenInfo]) -> dict[str, Any] | None:
-        return None if self._frame.n_top is None else {"content": format_probs(infos, self._frame)}
-
-
 class CompletionShape(EventShape):
     """/v1/completions."""
 
@@ -270,17 +210,17 @@ class CompletionShape(EventShape):
         if not event.infos and event.timings is None:
             text = encode_json(event.text)
             return b'%b%d,"text":%b,"logprobs":null,"finish_reason":null}]}\n\n' % (self._before, index, text)
-        return self._chunk(index, event.text, infos=event.infos, **_format_more(event.timings))
+        return self._chunk(index, event.text, infos=event.infos, **format_more(event.timings))
 
     def progress(self, index: int, event: ProgressEvent) -> bytes:
-        return self._chunk(index, "", **_format_progress(event))
+        return self._chunk(index, "", **format_progress(event))
 
     def last(self, index: int, finish: FinishEvent) -> bytes:
-        more = {"timings": format_timings(finish.timings), **_format_verbose(self._frame, index, Answer(finish))}
+        more = {"timings": format_timings(finish.timings), **format_verbose(self._frame, index, Answer(finish))}
         return self._chunk(index, "", finish.reason, **more)
 
     def end(self, finishes: Sequence[FinishEvent]) -> bytes:
-        return _end_stream(self._head, self._frame, finishes)
+        return end_stream(self._head, self._frame, finishes)
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         echoes = self._frame.echoes or [""] * len(answers)
@@ -288,7 +228,7 @@ class CompletionShape(EventShape):
             self._choice(index, echoes[index] + answer.text, answer.finish.reason, answer.infos)
             for index, answer in enumerate(answers)
         ]
-        more = {**_format_sums(answers, self._frame), **_format_verbose(self._frame, 0, answers[0])}
+        more = {**format_sums(answers, self._frame), **format_verbose(self._frame, 0, answers[0])}
         return {**self._head, "choices": choices, **more}
 
     def _chunk(
@@ -337,7 +277,7 @@ class NativeShape(EventShape):
     def text(self, index: int, event: TextEvent) -> bytes:
         if "\n" in event.text:
             self._has_new_line.add(index)
-        more = _format_more(event.timings)
+        more = format_more(event.timings)
         if event.infos and self._frame.n_top is not None:
             more["completion_probabilities"] = format_probs(event.infos, self._frame)
         return format_sse(
@@ -362,7 +302,7 @@ class NativeShape(EventShape):
             "id_slot": -1,
             "tokens_predicted": 0,
             "tokens_evaluated": self._frame.n_prompt[index],
-            **_format_progress(event),
+            **format_progress(event),
         }
         return format_sse(chunk)
 
@@ -440,21 +380,24 @@ def _find_stop_type(finish: FinishEvent) -> str:
     return "eos" if finish.stopped_by is None else "word"
 
 
-def _format_more(timings: Timings | None) -> dict[str, Any]:
+def format_more(timings: Timings | None) -> dict[str, Any]:
+    """What a chunk holds besides, where it is asked for."""
     return {} if timings is None else {"timings": format_timings(timings)}
 
 
-def _format_sums(answers: Sequence[Answer], frame: Frame) -> dict[str, Any]:
+def format_sums(answers: Sequence[Answer], frame: Frame) -> dict[str, Any]:
+    """Of all choices."""
     finishes = [answer.finish for answer in answers]
     return {"usage": format_usage(finishes, frame.n_choices), "timings": format_timings(finishes[0].timings)}
 
 
-def _format_verbose(frame: Frame, index: int, answer: Answer) -> dict[str, Any]:
+def format_verbose(frame: Frame, index: int, answer: Answer) -> dict[str, Any]:
     """Where it is asked for, llama-server's own answer beside OpenAI's."""
     return {"__verbose": NativeShape(frame).format_final(index, answer)} if frame.verbose else {}
 
 
-def _end_stream(head: dict[str, Any], frame: Frame, finishes: Sequence[FinishEvent]) -> bytes:
+def end_stream(head: dict[str, Any], frame: Frame, finishes: Sequence[FinishEvent]) -> bytes:
+    """The last of OpenAI's events."""
     if not frame.include_usage:
         return DONE
     sums = {"usage": format_usage(finishes, frame.n_choices), "timings": format_timings(finishes[0].timings)}

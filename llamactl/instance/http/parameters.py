@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from llamactl.bodies import ChatBody, CompletionBody, GenerationBody, SamplingBody, refuse
-from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.settings import Sampling
 
@@ -214,10 +213,6 @@ def check_adapters(body: GenerationBody) -> None:
 
 def check_abilities(body: ChatBody) -> None:
     """Raises for what no model here can do, where an answer without it would look like one with it."""
-    if body.tool_choice not in (None, "none", "auto"):
-        raise LlamactlError(
-            ErrorCode.NOT_SUPPORTED, "cannot use `tool_choice`: models are told of tools, not made to call one"
-        )
     if any(kind != "text" for kind in body.modalities or ()):
         raise refuse("cannot use `modalities`: models answer with text alone")
     for name in ("audio", "web_search_options"):

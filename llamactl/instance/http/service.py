@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from llamactl.bodies import (
     ChatBody,
     ChatMessage,
@@ -30,6 +32,7 @@ from llamactl.instance.engine.background import Aside
 from llamactl.instance.engine.embed import Embedder
 from llamactl.instance.engine.engine import Engine
 from llamactl.instance.engine.generate import Generator
+from llamactl.instance.engine.grammars import GrammarError, check_grammar
 from llamactl.instance.engine.jobs import (
     EmbeddingRequest,
     FinishEvent,
@@ -39,7 +42,8 @@ from llamactl.instance.engine.jobs import (
     Mailbox,
     Timings,
 )
-from llamactl.instance.engine.sampling import GrammarError, check_grammar, needs_preparation, prepare_samplers
+from llamactl.instance.engine.sampling import needs_preparation, prepare_samplers
+from llamactl.instance.http.chats import ChatPlan, ChatPlanner, make_apply_request
 from llamactl.instance.http.formats import Frame, format_sampling
 from llamactl.instance.http.grammar_check import GrammarDesk
 from llamactl.instance.http.numbers import NumberWatch
@@ -55,9 +59,13 @@ from llamactl.instance.http.parameters import (
     choose_stops,
 )
 from llamactl.instance.http.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader, read_text
+from llamactl.instance.http.thinking import choose_thinking
+from llamactl.instance.http.tools import plan_tools, unify_messages
 from llamactl.instance.llama.model import Vocabulary
 from llamactl.protocol.values import Facts
 from llamactl.settings import TEMPLATE_RESERVED, ModelSettings, Sampling, Switch
+
+_NO_PLAN = ChatPlan("")
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,9 @@ class Service:
     """Of embeddings, in the settings' words."""
     sampling: Sampling
     """For requests that say nothing else."""
+    planner: ChatPlanner | None = None
+    """None: chats are text alone, for this reason:"""
+    no_planner: LlamactlError | None = None
     created: int = 0
     """When the model's file was written, in seconds since 1970."""
     rerank_template: str | None = None
@@ -97,13 +108,44 @@ class Service:
     async def submit_chat(self, body: ChatBody) -> tuple[list[Job], Frame]:
         self._require_text()
         check_abilities(body)
-        return await self._submit(body, [await self.prompts.tokenize_prompt(self.render_body(body))])
+        plan = await self.plan_chat(body)
+        return await self._submit(body, [await self.prompts.tokenize_prompt(plan.prompt)], plan=plan)
+
+    async def plan_chat(self, body: ChatBody) -> ChatPlan:
+        """How a conversation is answered."""
+        tools = plan_tools(body)
+        wishes, variables = choose_thinking(body, self.settings)
+        if tools.are_callable and body.grammar:
+            raise refuse("cannot use `grammar` together with `tools`: calls have a grammar of their own")
+        body = msgspec.structs.replace(
+            body,
+            messages=unify_messages(body.messages),
+            tools=list(tools.tools) or None,
+            chat_template_kwargs=variables,
+        )
+        planner = self.planner
+        if planner is None:
+            if tools.are_callable:
+                raise self._refuse_tools()
+            return ChatPlan(self.render_body(body))
+        request = make_apply_request(body, tools, wishes, variables)
+        if not tools.tools and not request.continue_final_message:
+            plan = planner.find_plan(self.render_body(body), request, wishes)
+            if plan is not None:
+                return plan
+        return await self.aside.run(lambda: planner.plan(request, tools, wishes))
+
+    def _refuse_tools(self) -> LlamactlError:
+        if self.no_planner is None:
+            return refuse(f"cannot use `tools`: the chat template of {self.settings.name!r} knows none")
+        why = self.no_planner
+        return LlamactlError(why.code, f"cannot use `tools`: {why.message}", hint=why.hint)
 
     async def count_tokens(self, body: ChatBody) -> int:
         """Of a chat's prompt."""
         self._require_text()
         check_abilities(body)
-        return len(await self.prompts.tokenize_prompt(self.render_body(body)))
+        return len(await self.prompts.tokenize_prompt((await self.plan_chat(body)).prompt))
 
     async def submit_completion(self, body: CompletionBody) -> tuple[list[Job], Frame]:
         self._require_text()
@@ -198,8 +240,14 @@ class Service:
     # --- jobs -------------------------------------------------------------------------------------
 
     async def _submit(
-        self, body: GenerationBody, prompts: list[list[int]], echoes: Sequence[str] = ()
+        self,
+        body: GenerationBody,
+        prompts: list[list[int]],
+        echoes: Sequence[str] = (),
+        plan: ChatPlan | None = None,
     ) -> tuple[list[Job], Frame]:
+        """`plan`: of a chat."""
+        plan = plan or _NO_PLAN
         n = choose_n(body)
         if not prompts:
             raise refuse("cannot use `prompt`: there is none")
@@ -214,6 +262,9 @@ class Service:
         sampling = choose_sampling(body, self.sampling, grammar, self._tokenize_plain, self.settings.seed)
         if needs_preparation(sampling, self.vocabulary):
             await self.aside.run(lambda: prepare_samplers(sampling, self.vocabulary, self.n_ctx))
+        rules = plan.rules
+        if rules is not None and grammar:
+            rules = rules.replace_grammar(grammar, waits=body.grammar is None)
         mailbox = Mailbox()
         n_top = choose_n_top(body)
         wants_prompt_probs = bool(echoes) and n_top is not None
@@ -223,7 +274,9 @@ class Service:
                 prompt=prompts[index // n],
                 sampling=sampling.for_choice(index % n),
                 max_tokens=choose_max_tokens(body, self.settings.n_predict),
-                stops=choose_stops(body),
+                stops=(*choose_stops(body), *plan.stops),
+                rules=rules,
+                shown_tokens=plan.shown_tokens,
                 min_indent=max(0, body.n_indent or 0),
                 max_predict_s=max(0.0, body.t_max_predict_ms or 0.0) / 1e3 or None,
                 slot=choose_slot(body, self.settings.parallel),
@@ -246,6 +299,8 @@ class Service:
             echoes=[echo for echo in echoes for _ in range(n)],
             n_prompt=[len(prompt) for prompt in prompts for _ in range(n)],
             describe=lambda index: self._describe(jobs[index]),
+            make_reader=plan.make_reader,
+            is_legacy=plan.is_legacy,
         )
         for index, job in enumerate(jobs):
             if prompts[index // n]:

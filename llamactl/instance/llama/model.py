@@ -91,6 +91,16 @@ class Vocabulary:
         is_end = llama.llama_vocab_is_eog
         return tuple(token for token in range(self.n_tokens) if is_end(self.pointer, token))
 
+    @cached_property
+    def byte_tokens(self) -> dict[int, int]:
+        """By byte the token that is nothing else, where there is one. The first look goes through all tokens."""
+        found: dict[int, int] = {}
+        for token in range(self.n_tokens):
+            piece = self._read_piece(token, True)
+            if len(piece) == 1:
+                found.setdefault(piece[0], token)
+        return found
+
     def text_of(self, token: int) -> str:
         """A special token as templates write it; empty for a token that the vocabulary lacks."""
         return "" if token == _NULL_TOKEN else self.piece(token, special=True).decode(errors="replace")

@@ -224,7 +224,13 @@ def join_text(events: list[str]) -> str:
 
 @contextlib.contextmanager
 def run_child(
-    directory: Path, role: str, settings: ModelSettings, *, attend: bool = True, **variables: str
+    directory: Path,
+    role: str,
+    settings: ModelSettings,
+    *,
+    attend: bool = True,
+    module: str = "llamactl.instance",
+    **variables: str,
 ) -> Iterator[Child]:
     """A child with its supervisor. Whatever happens, it is gone afterwards."""
     supervisor = Supervisor(directory / "report.sock")
@@ -247,9 +253,7 @@ def run_child(
         supervisor.attend()
     # A file, not a pipe that nobody reads: it would stop a child that has much to say.
     with (directory / ERRORS).open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "llamactl.instance", role], cwd=ROOT, env=environment, stderr=errors
-        )
+        process = subprocess.Popen([sys.executable, "-m", module, role], cwd=ROOT, env=environment, stderr=errors)
     try:
         yield Child(process, directory, supervisor, notifications)
     finally:

@@ -5,13 +5,16 @@ them?
 import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
 import httpx2 as httpx
 import pytest
 
-from tests.socket.instance.harness import Child
+from llamactl.settings import ModelSettings
+from tests.socket.instance.harness import Child, run_child
+from tests.socket.instance.scripted import TEMPLATE
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 TOOL: Any = {"name": "look", "description": "looks", "input_schema": {"type": "object", "properties": {}}}
@@ -44,6 +47,15 @@ def connect(child: Child, **more: Any) -> anthropic.Anthropic:
         http_client=httpx.Client(transport=transport),
         **more,
     )
+
+
+@pytest.fixture(scope="module")
+def instance(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """Of a model that can be told of tools."""
+    settings = ModelSettings(name="tiny", path=str(tiny), ctx=1024, parallel=4, threads=1, chat_template=TEMPLATE)
+    with run_child(tmp_path_factory.mktemp("instance"), "serve", settings) as child:
+        child.supervisor.wait_for("ready")
+        yield child
 
 
 @pytest.fixture

@@ -19,7 +19,10 @@ from llamactl import bodies
 from llamactl.dialects import messages
 from llamactl.settings import ModelSettings
 from tests.models import write_embedding_model, write_model
+from tests.scripted_instance import VARIABLE
 from tests.socket.instance.harness import Child, run_child
+from tests.socket.instance.scripted import CONTROL
+from tests.socket.instance.scripted import TEMPLATE as CALLS_TEMPLATE
 
 PAGE = Path(__file__).parents[3] / "docs/http.md"
 CHAT, COMPLETION, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
@@ -30,10 +33,13 @@ LONG = "hello world and the rest of it " * 12
 WRONG: Any = [[{}]]
 """Of no field's type."""
 JUNK: tuple[Any, ...] = (True, 3, "low", ["a"], {"a": 1})
-TEMPLATE = (
-    "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}{{ word }}"
-    "{% if not enable_thinking %}quiet{% endif %}{% if add_generation_prompt %}<answer>{% endif %}"
-)
+TEMPLATE = "{{ word }}" + CALLS_TEMPLATE
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("look", "go")]
+FUNCTIONS = [tool["function"] for tool in TOOLS]
+TWO = "".join(f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>\n' for name in ("look", "go"))
+CALLING = {"messages": [{"role": "user", "content": "call"}], "n_predict": 200, "ignore_eos": False, "tools": TOOLS}
+THINKING = {"messages": [{"role": "user", "content": "think"}], "n_predict": 200, "ignore_eos": False}
+SCRIPT = [("call", TWO), ("think", "<think>\nNow this is a thought.\n</think>\n\nAnd this is none.")]
 NEVER_THE_SAME = re.compile(r"_ms$|_per_second$|^(id|created|id_slot)$")
 
 
@@ -128,12 +134,24 @@ EFFECTS: dict[tuple[str, str], tuple[Any, dict[str, Any]] | tuple[Any, dict[str,
     ("Chats", "add_generation_prompt"): (False, {}),
     ("Chats", "continue_final_message"): (True, {"messages": BEGUN, "add_generation_prompt": True}),
     ("Chats", "chat_template_kwargs"): ({"word": "the"}, {}),
+    ("Chats", "tools"): (TOOLS, {}),
+    ("Chats", "tool_choice"): ({"type": "function", "function": {"name": "go"}}, {"tools": TOOLS}),
+    ("Chats", "parallel_tool_calls"): (False, CALLING),
+    ("Chats", "functions"): (FUNCTIONS, {}),
+    ("Chats", "function_call"): ({"name": "look"}, {"functions": FUNCTIONS}),
+    ("Chats", "enable_thinking"): (False, {}),
+    ("Chats", "reasoning_effort"): ("none", {}),
+    ("Chats", "reasoning_format"): ("none", THINKING),
+    ("Chats", "thinking_budget_tokens"): (5, THINKING),
+    ("Chats", "reasoning_budget_tokens"): (5, THINKING),
+    ("Chats", "reasoning_budget_message"): ("Enough.", {**THINKING, "thinking_budget_tokens": 5}),
     ("Messages", "messages"): ([{"role": "user", "content": "the"}], {}),
     ("Messages", "system"): ("the", {}),
     ("Messages", "max_tokens"): (2, {}),
     ("Messages", "stop_sequences"): (["b"], {"grammar": 'root ::= "a" "b" "c"', "ignore_eos": False}),
     ("Messages", "stream"): (True, {}),
     ("Messages", "tools"): ([{"name": "look", "input_schema": {}}], {}),
+    ("Messages", "tool_choice"): ({"type": "tool", "name": "go"}, {"tools": [{"name": "look"}, {"name": "go"}]}),
     ("Messages", "thinking"): ({"type": "disabled"}, {}),
     ("Messages", "output_config"): ({"format": {"type": "json_schema", "schema": SCHEMA}}, {"ignore_eos": False}),
     ("Messages", "output_format"): ({"type": "json_schema", "schema": SCHEMA}, {"ignore_eos": False}),
@@ -175,7 +193,6 @@ BY_CHANCE = {"sse_ping_interval"}
 REFUSALS: dict[str, tuple[Any, dict[str, Any]]] = {
     "lora": ([{"id": 0, "scale": 0.5}], {}),
     "grammar_lazy": (True, {"grammar": 'root ::= "a"'}),
-    "tool_choice": ("required", {}),
     "modalities": (["text", "audio"], {}),
     "audio": ({"voice": "alloy", "format": "wav"}, {}),
     "web_search_options": ({}, {}),
@@ -187,16 +204,14 @@ REFUSALS: dict[str, tuple[Any, dict[str, Any]]] = {
     "mcp_servers": ([{"url": "http://x"}], {}),
     "container": ("c", {}),
 }
-OWN_REFUSALS: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {
-    ("Messages", "tool_choice"): ({"type": "any"}, {}),
-}
+OWN_REFUSALS: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {}
 
 
 @pytest.fixture(scope="module")
 def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Child]]:
     """An instance for each kind of route."""
     directory = tmp_path_factory.mktemp("fields")
-    text = write_model(directory / "text.gguf", fills_gaps=True)
+    text = write_model(directory / "text.gguf", fills_gaps=True, control=CONTROL)
     vectors = write_embedding_model(directory / "vectors.gguf")
     scores = write_embedding_model(directory / "scores.gguf", pooling=gguf.PoolingType.RANK)
     small: dict[str, Any] = {"threads": 1, "batch": 128, "ubatch": 128, "parallel": 4}
@@ -209,7 +224,12 @@ def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Chi
         found = {}
         for name, model in models.items():
             (directory / name).mkdir()
-            found[name] = stack.enter_context(run_child(directory / name, "serve", model))
+            script = directory / "script.json"
+            script.write_text(json.dumps(SCRIPT))
+            child = run_child(
+                directory / name, "serve", model, module="tests.scripted_instance", **{VARIABLE: str(script)}
+            )
+            found[name] = stack.enter_context(child)
         for child in found.values():
             child.supervisor.wait_for("ready")
         yield found
@@ -282,7 +302,7 @@ def test_field_that_is_refused_is_named(children: dict[str, Child], claim: Claim
     group = GROUPS[claim.group]
     value, more = OWN_REFUSALS.get((claim.group, claim.field)) or REFUSALS[claim.field]
     status, answer = ask(children, group.path, {**group.base, **more, claim.field: value})
-    assert status == (501 if claim.field == "tool_choice" else 400), answer
+    assert status == 400, answer
     assert f"`{claim.field}`" in answer["error"]["message"]
 
 

@@ -7,7 +7,8 @@ from starlette.types import Message
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.jobs import EmbeddingRequest, Event, FailureEvent, FinishEvent, FinishReason, Job, Timings
-from llamactl.instance.http.formats import ChatShape, Frame
+from llamactl.instance.http.chat_format import ChatShape
+from llamactl.instance.http.formats import Frame
 from llamactl.instance.http.pieces import TextPlaces, name_piece
 from llamactl.instance.http.responses import StreamedText
 
