@@ -116,7 +116,7 @@ class Control:
         if question is not None and question.timer is not None:
             question.timer.cancel()
 
-    def take_message(self, message: ServerMessage) -> None:
+    def on_message(self, message: ServerMessage) -> None:
         """One message has come."""
         match message:
             case Welcome():
@@ -130,7 +130,7 @@ class Control:
             case _:
                 self._listener.handle_message(message)
 
-    def take_batch_end(self) -> None:
+    def on_batch_end(self) -> None:
         self._listener.handle_batch_end()
 
     def _send_waiting(self) -> None:
@@ -179,11 +179,11 @@ class _Connection(asyncio.Protocol):
             for message in self._reader.feed(data):
                 if isinstance(message, JunkNotice):
                     self._reason = f"refused: {message.message}"
-                self._control.take_message(message)
+                self._control.on_message(message)
         except JunkError as error:
             self._reason = f"junk from the supervisor: {error}"
             self.close()
-        self._control.take_batch_end()
+        self._control.on_batch_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -38,22 +38,22 @@ class EventLog:
 
     # --- what the supervisor says ---
 
-    def take_models(self, models: tuple[ModelStatus, ...], now_s: float) -> None:
+    def on_models(self, models: tuple[ModelStatus, ...], now_s: float) -> None:
         """All models. The first time nothing is told of them; later, what has changed meanwhile."""
         listed = {model.name: model for model in models if not model.unlisted}
         if self.known is None:
             self.known = listed
             return
         for name in [name for name in self.known if name not in listed]:
-            self.take_removed(name)
+            self.on_removed(name)
         for model in listed.values():
-            self.take_model(model, now_s)
+            self.on_model(model, now_s)
 
-    def take_model(self, model: ModelStatus, now_s: float) -> None:
+    def on_model(self, model: ModelStatus, now_s: float) -> None:
         if self.known is None:
             return
         if model.unlisted:
-            self.take_removed(model.name)
+            self.on_removed(model.name)
             return
         before = self.known.get(model.name)
         self.known[model.name] = model
@@ -64,13 +64,13 @@ class EventLog:
         if before is not None and before.memory != model.memory:
             self._append(model.name, "model_memory", {"memory": format_memory(model.memory)})
 
-    def take_removed(self, name: str) -> None:
+    def on_removed(self, name: str) -> None:
         if self.known is not None and self.known.pop(name, None) is not None:
             self._told_s.pop(name, None)
             self._due_s.pop(name, None)
             self._append(name, "model_remove", {})
 
-    def take_reload(self) -> None:
+    def on_reload(self) -> None:
         """The configuration was read again."""
         if self.known is not None:
             self._append("*", "models_reload", {})

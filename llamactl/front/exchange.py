@@ -10,7 +10,6 @@ that never happens.
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 from llamactl.endpoints import INSTANCE, refuse_route
 from llamactl.errors import ErrorCode, LlamactlError
@@ -26,17 +25,14 @@ from llamactl.front.http.headers import (
     format_stream_head,
     format_upstream_head,
 )
+from llamactl.front.http.ports import Answering
 from llamactl.front.http.upstream import Upstream
 from llamactl.front.http.wire import RequestHead, ResponseHead
 from llamactl.front.leases import Asked, Lease
 from llamactl.front.naming import check_length, decode_path, find_keep_alive, wants_stream
+from llamactl.front.ports import RelayHost
 from llamactl.front.precheck import find_mistake
 from llamactl.names import format_command
-
-if TYPE_CHECKING:
-    from llamactl.front.http.connection import ClientConnection
-    from llamactl.front.service import Front
-
 
 _UNKNOWN_NAMES = (ErrorCode.UNKNOWN_MODEL, ErrorCode.INVALID_CONFIG)
 """The second one: of a file that cannot be read nobody knows the models."""
@@ -46,7 +42,7 @@ _FOREIGN_NAMES = (*_UNKNOWN_NAMES, ErrorCode.NO_SUPERVISOR)
 
 COMMENT_S = 10.0
 """How often a stream that waits for its model says so: proxies give up connections that are silent for long."""
-MAX_MISFIT_BYTES = 64 * 1024
+MAX_BUFFERED_BYTES = 64 * 1024
 
 
 class Exchange:
@@ -72,23 +68,24 @@ class Exchange:
     _queue_timer: asyncio.TimerHandle | None = None
     _commented = False
     """The client has a stream already, with comments in it, though no instance has answered."""
-    _misfit: bytearray | None = None
+    _buffered_non_stream_answer: bytearray | None = None
     """An answer that is no stream, where the client has one already."""
     _asleep: LlamactlError | None = None
     """Why there is no lease, where an instance that sleeps is asked without one."""
 
     def __init__(
         self,
-        front: "Front",
-        client: "ClientConnection",
+        host: RelayHost,
+        client: Answering,
         head: RequestHead,
         body: bytes,
         name: str,
         autoload: bool,
-        looks_only: bool,
+        passive: bool,
         stream: BodyStream | None = None,
     ) -> None:
-        self._front = front
+        self._host = host
+        self._leasing = host.leasing
         self._client = client
         self._head = head
         self._body = body
@@ -96,8 +93,8 @@ class Exchange:
         """A large body, instead of `body`: it may still be on its way."""
         self._name = name
         self._autoload = autoload
-        self._looks_only = looks_only
-        """A request that only looks at a model: never loads it, and is no use of it."""
+        self._passive = passive
+        """It is no use of the model: it never loads it, and does not keep it."""
         self._record = client.record
 
     def start(self) -> None:
@@ -106,21 +103,21 @@ class Exchange:
         except LlamactlError as error:
             self._finish_with(error)
             return
-        lease = self._front.acquire_warm(self, self._name, not self._looks_only)
+        lease = self._leasing.acquire_warm(self, self._name, self._passive)
         if lease is None:
             try:
                 check_length(self._name)
             except LlamactlError as error:
-                self.take_refusal(error)
+                self.on_refusal(error)
                 return
             if self._autoload and self._stream is None and not self._head.upgrade:
                 self._look_for_mistake()
                 if self._done:
                     return
-            asked = Asked(self._name, self._autoload, touch=not self._looks_only)
-            lease = self._front.acquire_lease(self, asked)
+            asked = Asked(self._name, self._autoload, passive=self._passive)
+            lease = self._leasing.acquire(self, asked)
         if lease is not None:
-            self.take_lease(lease)
+            self.on_lease(lease)
         elif not self._done:
             self._begin_wait()
 
@@ -129,15 +126,15 @@ class Exchange:
         self._mistake = find_mistake(self._head.path, self._body)
         if self._mistake is None:
             return
-        self._autoload, self._looks_only = False, True
-        if not self._front.leases.connected:
+        self._autoload, self._passive = False, True
+        if not self._leasing.connected:
             self._finish_with(self._mistake)
 
     def _begin_wait(self) -> None:
         self._record.queued_s = time.monotonic()
-        loop = self._front.loop
+        loop = self._host.loop
         self._comment_timer = loop.call_later(COMMENT_S, self._comment)
-        limit_s = self._front.settings.queue_timeout_s
+        limit_s = self._host.settings.queue_timeout_s
         if limit_s and self._queue_timer is None:
             self._queue_timer = loop.call_later(limit_s, self._end_wait_in_vain, limit_s)
 
@@ -162,12 +159,12 @@ class Exchange:
             self._keep_alive = self._rechunk and self._client.may_keep_alive(head)
             self._record.status = 200
             out = format_stream_head(head.minor, self._keep_alive, self._record.added)
-        comment = format_loading_comment(self._name, self._front.leases.find_progress(self))
+        comment = format_loading_comment(self._name, self._leasing.find_progress(self))
         self._client.send(out + (format_chunk(comment) if self._rechunk else comment))
-        self._comment_timer = self._front.loop.call_later(COMMENT_S, self._comment)
+        self._comment_timer = self._host.loop.call_later(COMMENT_S, self._comment)
 
     def _end_wait_in_vain(self, limit_s: float) -> None:
-        self._front.leave_queue(self)
+        self._leasing.leave(self)
         error = LlamactlError(
             ErrorCode.QUEUE_TIMEOUT,
             f"cannot serve request to '{self._name}': it has waited for {limit_s:g} s",
@@ -178,7 +175,7 @@ class Exchange:
 
     # --- the lease ---
 
-    def take_lease(self, lease: Lease) -> None:
+    def on_lease(self, lease: Lease) -> None:
         """The request is counted on `lease`."""
         self._lease = lease
         self._record.model = lease.model
@@ -188,19 +185,19 @@ class Exchange:
         stream = self._stream
         # A large body, or one that nobody knows the end of, cannot be sent twice: never on a kept connection, which
         # may be closing.
-        upstream = None if stream is not None or self._head.upgrade else self._front.pool.take(lease.key)
+        upstream = None if stream is not None or self._head.upgrade else self._host.pool.take(lease.key)
         if stream is not None:
             stream.hold()
         if upstream is None:
-            self._front.pool.connect(lease.socket, lease.key, self._take_connection)
+            self._host.pool.connect(lease.socket, lease.key, self._on_connection)
         else:
             self._send(upstream)
 
-    def take_refusal(self, error: LlamactlError) -> None:
+    def on_refusal(self, error: LlamactlError) -> None:
         """There will be no lease."""
-        default = self._front.settings.default_model
+        default = self._host.settings.default_model
         if error.code in _UNKNOWN_NAMES and default and self._name != default:
-            self._front.note_unknown(self._name)
+            self._host.note_unknown(self._name)
             self._name = default
             self._record.end_wait(time.monotonic())
             self._stop_timers()
@@ -212,10 +209,10 @@ class Exchange:
             error = refuse_route(decode_path(self._head.path))
         if error.code not in _FOREIGN_NAMES:
             self._record.model = error.model
-        if self._looks_only and error.code is ErrorCode.NOT_LOADED and "socket" in error.details:
+        if self._passive and error.code is ErrorCode.NOT_LOADED and "socket" in error.details:
             self._ask_sleeper(error)
             return
-        status = 503 if self._looks_only and error.code is ErrorCode.NOT_LOADED else 0
+        status = 503 if self._passive and error.code is ErrorCode.NOT_LOADED else 0
         self._finish_with(error, status)
 
     def _ask_sleeper(self, error: LlamactlError) -> None:
@@ -225,14 +222,14 @@ class Exchange:
         self._stop_timers()
         self._asleep = LlamactlError(error.code, error.message, hint=error.hint, model=error.model)
         key = f"{error.model} {error.details['asleep']}"
-        self._front.pool.connect(error.details["socket"], key, self._take_connection)
+        self._host.pool.connect(error.details["socket"], key, self._on_connection)
 
     # --- the connection ---
 
-    def _take_connection(self, result: Upstream | OSError) -> None:
+    def _on_connection(self, result: Upstream | OSError) -> None:
         if self._done:
             if isinstance(result, Upstream):
-                self._front.pool.keep(result)
+                self._host.pool.keep(result)
         elif isinstance(result, Upstream):
             self._send(result)
         elif isinstance(result, (ConnectionRefusedError, FileNotFoundError, ConnectionResetError)):
@@ -255,18 +252,18 @@ class Exchange:
         out = format_upstream_head(head, length, record.id_line, self._client.peer)
         upstream.begin(self, out, stream, chunked=length < 0, to_head=to_head)
 
-    def take_room(self) -> None:
+    def on_room(self) -> None:
         if self._stream is not None:
             self._stream.resume()
         else:
             self._client.resume_tunnel()
 
-    def take_response(self, head: ResponseHead | None, body: bytes, ended: bool) -> None:
+    def on_response(self, head: ResponseHead | None, body: bytes, ended: bool) -> None:
         out = b""
         if head is not None:
             out = self._begin_response(head)
-        if self._misfit is not None:
-            self._take_misfit(body, ended)
+        if self._buffered_non_stream_answer is not None:
+            self._buffer_non_stream_answer(body, ended)
             return
         if body:
             self._record.sent_bytes += len(body)
@@ -281,13 +278,13 @@ class Exchange:
             self._client.send(out)
         if ended:
             if self._tail:
-                self._record.take_usage(self._tail[-TAIL_BYTES:])
+                self._record.parse_usage(self._tail[-TAIL_BYTES:])
             self._finish(self._keep_alive)
 
-    def take_whole(self, head: ResponseHead, body: bytes) -> None:
-        """As take_response, for what most answers are."""
+    def on_whole_response(self, head: ResponseHead, body: bytes) -> None:
+        """As on_response, for what most answers are."""
         if self._commented:
-            self.take_response(head, body, True)
+            self.on_response(head, body, True)
             return
         request, record, client = self._head, self._record, self._client
         record.first_byte_s = time.monotonic() - record.began_s
@@ -297,7 +294,7 @@ class Exchange:
         keep_alive = client.may_keep_alive(request)
         client.send(format_client_head(head, request.minor, keep_alive, False, record.added) + body)
         if head.may_tell_usage:
-            record.take_usage(body[-TAIL_BYTES:])
+            record.parse_usage(body[-TAIL_BYTES:])
         self._finish(keep_alive)
 
     def _begin_response(self, head: ResponseHead) -> bytes:
@@ -309,7 +306,7 @@ class Exchange:
         self._body = b""
         if self._commented:
             if head.status != 200 or not head.is_event_stream:
-                self._misfit = bytearray()
+                self._buffered_non_stream_answer = bytearray()
             return b""
         record.status = head.status
         if head.status == 101:
@@ -325,26 +322,26 @@ class Exchange:
         )
         return format_client_head(head, request.minor, self._keep_alive, self._rechunk, record.added)
 
-    def _take_misfit(self, body: bytes, ended: bool) -> None:
+    def _buffer_non_stream_answer(self, body: bytes, ended: bool) -> None:
         """An answer that is no stream, most likely an error: it can only be an event of the stream begun already."""
-        misfit = self._misfit
-        assert misfit is not None
-        misfit += body[: MAX_MISFIT_BYTES - len(misfit)]
+        buffered = self._buffered_non_stream_answer
+        assert buffered is not None
+        buffered += body[: MAX_BUFFERED_BYTES - len(buffered)]
         if ended:
-            event = format_stream_event(bytes(misfit))
+            event = format_stream_event(bytes(buffered))
             self._close_request()
             self._client.send(format_chunk(event) if self._rechunk else event)
             self._client.break_off(after_flush=True)
 
-    def take_loss(self, unread: bool, reason: str) -> None:
+    def on_loss(self, unread: bool, reason: str) -> None:
         upstream, self._upstream = self._upstream, None
         if self._stream is not None:
             self._stream.detach()
         if unread and not self._started and upstream is not None and not upstream.fresh:
             # A kept connection that the instance was closing: it says nothing about the instance.
             assert self._lease is not None
-            self._front.pool.drop(self._lease.key)
-            self.take_lease(self._lease)
+            self._host.pool.drop(self._lease.key)
+            self.on_lease(self._lease)
         else:
             self._lose_instance(unread, reason)
 
@@ -358,11 +355,9 @@ class Exchange:
         if unread and sendable and not self._started and not self._retried:
             self._retried = True
             self._release()
-            again = self._front.acquire_lease(
-                self, Asked(self._name, self._autoload, lease.generation, not self._looks_only)
-            )
+            again = self._leasing.acquire(self, Asked(self._name, self._autoload, lease.generation, self._passive))
             if again is not None:
-                self.take_lease(again)
+                self.on_lease(again)
             elif not self._done:
                 self._begin_wait()
             return
@@ -372,7 +367,7 @@ class Exchange:
             hint=f"`{format_command('logs', lease.model)}` may show why",
             model=lease.model,
         )
-        self._front.log.warning("request failed", model=lease.model, reason=reason, answered=self._started)
+        self._host.log.warning("request failed", model=lease.model, reason=reason, answered=self._started)
         self._finish_with(error)
 
     # --- the end ---
@@ -383,7 +378,7 @@ class Exchange:
             return
         upstream = self._upstream
         if self._lease is None:
-            self._front.leave_queue(self)
+            self._leasing.leave(self)
         self._close_request()
         if upstream is not None:
             upstream.abandon()
@@ -403,7 +398,7 @@ class Exchange:
             kept_s = self._keep_alive_s
             if kept_s is None and self._stream is not None:
                 kept_s = self._stream.scanner.keep_alive_s
-            self._front.release_lease(lease, touch=not self._looks_only, waiter=self, keep_alive_s=kept_s)
+            self._leasing.release(lease, self._passive, waiter=self, keep_alive_s=kept_s)
 
     def _close_request(self) -> None:
         """Nothing is wanted for this request any more."""

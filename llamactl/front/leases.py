@@ -9,8 +9,9 @@ decided here. Calls return what became of waiting requests; messages for the sup
 `outbox`.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.protocol.control_socket import (
@@ -36,7 +37,18 @@ SINCE_INTERVAL_S = 1.0
 CONTROL_WAIT_S = 10.0
 """How long a request that needs a lease waits for the supervisor to come back."""
 
-Waiter = Hashable
+LeaseMessage = LeaseGrant | Failure | Recall | RecallCancelled | LeaseGone
+"""What the supervisor says of leases."""
+
+
+class Waiter(Protocol):
+    """A request that needs a lease. It is told once, unless it leaves before."""
+
+    def on_lease(self, lease: "Lease") -> None:
+        """The request is counted on `lease`."""
+
+    def on_refusal(self, error: LlamactlError) -> None:
+        """There will be no lease."""
 
 
 class Lease:
@@ -95,8 +107,8 @@ class Asked:
     name: str
     autoload: bool = True
     stale: str = ""
-    touch: bool = True
-    """False: it only looks, which is no use of the model and is not told as one."""
+    passive: bool = False
+    """It is no use of the model, and is not told as one; it never loads it."""
 
 
 @dataclass
@@ -161,31 +173,37 @@ class LeaseTable:
             lease.held_back[waiter] = asked
             self._places[waiter] = lease
             return None
-        self._count(lease, (waiter,), asked.touch, now_s)
+        self._count(lease, (waiter,), asked.passive, now_s)
         return lease
 
-    def acquire_warm(self, waiter: Waiter, name: str, touch: bool, now_s: float) -> Lease | None:
+    def acquire_warm(self, waiter: Waiter, name: str, passive: bool, now_s: float) -> Lease | None:
         """As acquire, for the usual case: the lease is here, whatever its generation. None: nothing has been done."""
         lease = self._leases.get(name) or self._aliases.get(name)
         if lease is None or lease.draining:
             return None
         lease.in_flight += 1
-        if touch:
+        if not passive:
             lease.started[waiter] = now_s
             if not lease.told_busy and self._connected:
                 self._tell_busy(lease, now_s)
         return lease
 
     def release(
-        self, lease: Lease, now_s: float, touch: bool = True, waiter: Waiter = None, keep_alive_s: float | None = None
+        self,
+        lease: Lease,
+        now_s: float,
+        passive: bool = False,
+        waiter: Waiter | None = None,
+        keep_alive_s: float | None = None,
     ) -> list[Outcome]:
-        """The request of `waiter` on this lease has ended. `touch`: as in what it asked."""
+        """The request of `waiter` on this lease has ended. `passive`: as in what it asked."""
         lease.in_flight -= 1
-        if touch:
+        if not passive:
             lease.last_used_s = now_s
             if keep_alive_s is not None:
                 lease.keep_alive_s = keep_alive_s
-        self._end_request(lease, waiter, now_s)
+        if waiter is not None:
+            self._end_request(lease, waiter, now_s)
         if lease.in_flight or lease.gone:
             return []
         if lease.draining:
@@ -211,9 +229,7 @@ class LeaseTable:
 
     # --- what the supervisor says ---
 
-    def handle(
-        self, message: LeaseGrant | Failure | Recall | RecallCancelled | LeaseGone, now_s: float
-    ) -> list[Outcome]:
+    def handle(self, message: LeaseMessage, now_s: float) -> list[Outcome]:
         match message:
             case LeaseGrant():
                 return self._handle_grant(message, now_s)
@@ -344,12 +360,12 @@ class LeaseTable:
         lease = self._leases.get(model)
         return lease if lease is not None and lease.generation == generation else None
 
-    def _count(self, lease: Lease, waiters: Iterable[Waiter], touch: bool, now_s: float) -> None:
+    def _count(self, lease: Lease, waiters: Iterable[Waiter], passive: bool, now_s: float) -> None:
         for waiter in waiters:
             lease.in_flight += 1
-            if touch:
+            if not passive:
                 lease.started[waiter] = now_s
-        if touch and not lease.told_busy and self._connected:
+        if not passive and not lease.told_busy and self._connected:
             self._tell_busy(lease, now_s)
 
     def _end_request(self, lease: Lease, waiter: Waiter, now_s: float) -> None:
@@ -383,7 +399,7 @@ class LeaseTable:
 
     def _check_room(self, asked: Asked, lease: Lease | None = None) -> None:
         """Refuse one more who would wait."""
-        if not asked.touch:
+        if asked.passive:
             return
         waiting = len(lease.held_back) if lease is not None else 0
         waiting += sum(len(pending.waiters) for other, pending in self._pending.items() if other.name == asked.name)
@@ -412,18 +428,18 @@ class LeaseTable:
                 model=asked.name,
                 autoload=asked.autoload,
                 stale_generation=asked.stale,
-                look=not asked.touch,
+                look=asked.passive,
             )
         )
 
-    def _take_pending(self, request_id: int) -> Pending | None:
+    def _pop_pending(self, request_id: int) -> Pending | None:
         pending = self._sent.pop(request_id, None)
         if pending is not None and self._pending.get(pending.asked) is pending:
             del self._pending[pending.asked]
         return pending
 
     def _handle_grant(self, grant: LeaseGrant, now_s: float) -> list[Outcome]:
-        pending = self._take_pending(grant.id)
+        pending = self._pop_pending(grant.id)
         lease = self._leases.get(grant.model)
         if lease is not None and lease.generation != grant.generation:
             self._remove(lease, now_s)
@@ -434,7 +450,7 @@ class LeaseTable:
         waiters = pending.waiters if pending else {}
         if pending and pending.asked.name != grant.model:
             self._aliases[pending.asked.name] = lease
-        self._count(lease, waiters, touch=True, now_s=now_s)
+        self._count(lease, waiters, passive=False, now_s=now_s)
         for waiter in waiters:
             del self._places[waiter]
         if not lease.in_flight:
@@ -442,7 +458,7 @@ class LeaseTable:
         return [Granted(waiter, lease) for waiter in waiters]
 
     def _handle_failure(self, failure: Failure) -> list[Outcome]:
-        pending = self._take_pending(failure.id)
+        pending = self._pop_pending(failure.id)
         if pending is None:
             return []
         error = parse_failure(failure)

@@ -1,19 +1,16 @@
 """What does a running instance answer to the front itself?
 
-A GET that only looks: it is no use of the model, is never the cause of a load, and is given up after LIMIT_S or
+A passive GET: it is no use of the model, is never the cause of a load, and is given up after LIMIT_S or
 LIMIT_BYTES, because an instance that hangs must not hang a scrape of all of them.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from llamactl.errors import LlamactlError
 from llamactl.front.http.upstream import Upstream
 from llamactl.front.http.wire import ResponseHead
 from llamactl.front.leases import Asked, Lease
-
-if TYPE_CHECKING:
-    from llamactl.front.service import Front
+from llamactl.front.ports import RelayHost
 
 LIMIT_S = 5.0
 LIMIT_BYTES = 1 << 20
@@ -22,8 +19,8 @@ LIMIT_BYTES = 1 << 20
 class Probe:
     """One GET. `then` is called once, with the body of a 200 or None; never after `cancel`."""
 
-    def __init__(self, front: "Front", model: str, path: bytes, then: Callable[[str, bytes | None], None]) -> None:
-        self._front = front
+    def __init__(self, host: RelayHost, model: str, path: bytes, then: Callable[[str, bytes | None], None]) -> None:
+        self._host = host
         self._model = model
         self._path = path
         self._then = then
@@ -32,29 +29,29 @@ class Probe:
         self._status = 0
         self._body = b""
         self._done = False
-        self._timer = front.loop.call_later(LIMIT_S, self._finish, None)
+        self._timer = host.loop.call_later(LIMIT_S, self._finish, None)
 
     def start(self) -> None:
-        lease = self._front.acquire_lease(self, Asked(self._model, autoload=False, touch=False))
+        lease = self._host.leasing.acquire(self, Asked(self._model, autoload=False, passive=True))
         if lease is not None:
-            self.take_lease(lease)
+            self.on_lease(lease)
 
-    def take_lease(self, lease: Lease) -> None:
+    def on_lease(self, lease: Lease) -> None:
         self._lease = lease
-        upstream = self._front.pool.take(lease.key)
+        upstream = self._host.pool.take(lease.key)
         if upstream is None:
-            self._front.pool.connect(lease.socket, lease.key, self._take_connection)
+            self._host.pool.connect(lease.socket, lease.key, self._on_connection)
         else:
             self._send(upstream)
 
-    def take_refusal(self, error: LlamactlError) -> None:
+    def on_refusal(self, error: LlamactlError) -> None:
         self._finish(None)
 
-    def _take_connection(self, result: Upstream | OSError) -> None:
+    def _on_connection(self, result: Upstream | OSError) -> None:
         if isinstance(result, OSError):
             self._finish(None)
         elif self._done:
-            self._front.pool.keep(result)
+            self._host.pool.keep(result)
         else:
             self._send(result)
 
@@ -62,10 +59,10 @@ class Probe:
         self._upstream = upstream
         upstream.send(self, b"GET %b HTTP/1.1\r\nHost: llamactl\r\n\r\n" % self._path, b"", False)
 
-    def take_whole(self, head: ResponseHead, body: bytes) -> None:
-        self.take_response(head, body, True)
+    def on_whole_response(self, head: ResponseHead, body: bytes) -> None:
+        self.on_response(head, body, True)
 
-    def take_response(self, head: ResponseHead | None, body: bytes, ended: bool) -> None:
+    def on_response(self, head: ResponseHead | None, body: bytes, ended: bool) -> None:
         if head is not None:
             self._status = head.status
         self._body += body
@@ -75,10 +72,10 @@ class Probe:
         elif len(self._body) > LIMIT_BYTES:
             self._finish(None)
 
-    def take_room(self) -> None:
+    def on_room(self) -> None:
         """Its request is one small write."""
 
-    def take_loss(self, unread: bool, reason: str) -> None:
+    def on_loss(self, unread: bool, reason: str) -> None:
         self._upstream = None
         self._finish(None)
 
@@ -92,9 +89,9 @@ class Probe:
         if upstream is not None:
             upstream.abandon()
         if self._lease is None:
-            self._front.leave_queue(self)
+            self._host.leasing.leave(self)
         else:
-            self._front.release_lease(self._lease, touch=False)
+            self._host.leasing.release(self._lease, passive=True)
 
     def _finish(self, body: bytes | None) -> None:
         if not self._done:

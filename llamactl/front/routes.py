@@ -9,7 +9,7 @@ load it: a scrape of metrics must not start a model.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 from llamactl import __version__, endpoints
 from llamactl.endpoints import format_http_error
@@ -17,6 +17,8 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.control import Reply
 from llamactl.front.exchange import Exchange
 from llamactl.front.http.body import HELD_BYTES, BodyStream
+from llamactl.front.http.guard import Guard
+from llamactl.front.http.ports import Answering
 from llamactl.front.http.wire import RequestHead
 from llamactl.front.listing import format_model, format_model_list
 from llamactl.front.naming import (
@@ -29,8 +31,8 @@ from llamactl.front.naming import (
     is_set,
     require_model,
 )
-from llamactl.front.scrape import Scrape
-from llamactl.front.subscribers import EventStream
+from llamactl.front.scrape import Scrape, ScrapeHost
+from llamactl.front.subscribers import EventStream, Subscribers
 from llamactl.protocol.control_socket import (
     ClientMessage,
     ListRequest,
@@ -45,10 +47,6 @@ from llamactl.protocol.control_socket import (
 from llamactl.protocol.descriptions import ModelStatus
 from llamactl.protocol.values import State
 
-if TYPE_CHECKING:
-    from llamactl.front.http.connection import ClientConnection
-    from llamactl.front.service import Front
-
 LOOKUPS = frozenset(path.encode() for path in endpoints.LOOKS if "models" not in path)
 _POSTS = frozenset(path.encode() for path in (*endpoints.GENERATIONS, *endpoints.TEXTS))
 _MODEL_PREFIX = b"/v1/models/"
@@ -57,10 +55,21 @@ _ALLOW_READ = "GET, HEAD, OPTIONS"
 _ALLOW_POST = "POST, OPTIONS"
 
 
+class RouteHost(ScrapeHost, Protocol):
+    """The process, for those who answer requests."""
+
+    @property
+    def guard(self) -> Guard: ...
+    @property
+    def subscribers(self) -> Subscribers: ...
+    @property
+    def unknown_names(self) -> set[str]: ...
+
+
 @dataclass(slots=True)  # not frozen: that costs a microsecond for each request
 class _Request:
-    front: "Front"
-    client: "ClientConnection"
+    front: RouteHost
+    client: Answering
     head: RequestHead
     body: bytes
     stream: BodyStream | None
@@ -73,12 +82,12 @@ class _Request:
     def require_model(self) -> str:
         return require_model(self.head, self.body, self.stream, self.front.settings.default_model)
 
-    def pass_on(self, name: str, *, loads: bool, looks_only: bool = False) -> None:
-        _pass_on(self.front, self.client, self.head, self.body, self.stream, name, loads, looks_only)
+    def pass_on(self, name: str, *, loads: bool, passive: bool = False) -> None:
+        _pass_on(self.front, self.client, self.head, self.body, self.stream, name, loads, passive)
 
 
 def dispatch(
-    front: "Front", client: "ClientConnection", head: RequestHead, body: bytes, stream: BodyStream | None = None
+    front: RouteHost, client: Answering, head: RequestHead, body: bytes, stream: BodyStream | None = None
 ) -> None:
     """Answer one request, begin to, or pass it on. `stream`: a large body that may still be on its way, instead of
     `body`. Raises LlamactlError for the client.
@@ -120,7 +129,7 @@ def dispatch(
         if head.method not in _READ:
             _refuse_method(request, _ALLOW_READ)
             return
-        request.pass_on(request.require_model(), loads=False, looks_only=True)
+        request.pass_on(request.require_model(), loads=False, passive=True)
     else:
         _pass_on_other(request)
 
@@ -198,14 +207,14 @@ def _pass_on_other(request: _Request) -> None:
 
 
 def _pass_on(
-    front: "Front",
-    client: "ClientConnection",
+    front: RouteHost,
+    client: Answering,
     head: RequestHead,
     body: bytes,
     stream: BodyStream | None,
     name: str,
     loads: bool,
-    looks_only: bool = False,
+    passive: bool = False,
 ) -> None:
     if name in front.unknown_names:
         name = front.settings.default_model
@@ -213,7 +222,7 @@ def _pass_on(
     if loads and head.query:
         asked = find_autoload(head.query)
         autoload = autoload if asked is None else asked
-    exchange = Exchange(front, client, head, body, name, autoload, looks_only, stream)
+    exchange = Exchange(front, client, head, body, name, autoload, passive, stream)
     client.begin(exchange)
     exchange.start()
 
@@ -235,9 +244,9 @@ class _Inquiry:
         self._request = request
         self._then = then
         request.client.begin(self)
-        self._number = request.front.control.ask(make, self._take_reply)
+        self._number = request.front.control.ask(make, self._on_reply)
 
-    def _take_reply(self, reply: Reply | LlamactlError) -> None:
+    def _on_reply(self, reply: Reply | LlamactlError) -> None:
         if isinstance(reply, LlamactlError):
             self._request.client.answer_error(reply, self._request.head)
         else:
@@ -298,10 +307,10 @@ def _answer_model_list(request: _Request, reply: Reply) -> None:
 
 def _answer_model(request: _Request, reply: Reply) -> None:
     name = decode_path(request.head.path[len(_MODEL_PREFIX) :])
-    request.client.answer(request.head, 200, format_model(_take_one(reply, name)))
+    request.client.answer(request.head, 200, format_model(_require_one(reply, name)))
 
 
-def _take_one(reply: Reply, name: str) -> ModelStatus:
+def _require_one(reply: Reply, name: str) -> ModelStatus:
     assert isinstance(reply, ModelList)
     if not reply.models:
         raise LlamactlError(
@@ -315,7 +324,7 @@ def _answer_load(request: _Request) -> None:
     check_length(name)
 
     def load_unless_running(request: _Request, reply: Reply) -> None:
-        model = _take_one(reply, name)
+        model = _require_one(reply, name)
         if model.state in (State.LOADING, State.READY, State.SLEEPING):
             raise LlamactlError(
                 ErrorCode.ALREADY_LOADED,
@@ -342,11 +351,11 @@ def _answer_metrics(request: _Request) -> None:
 
 
 def _answer_events(request: _Request) -> None:
-    stream = EventStream(request.front, request.client, request.head)
+    stream = EventStream(request.front.subscribers, request.client, request.head)
 
     def begin(request: _Request, reply: Reply) -> None:
         assert isinstance(reply, ModelList)
-        request.front.subscribers.take_models(reply)
+        request.front.subscribers.on_models(reply)
         stream.start()
 
     if request.front.subscribers.log.known is None:

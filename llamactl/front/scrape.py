@@ -4,26 +4,39 @@ The supervisor is asked only while it is connected, so that a scrape never waits
 `?instances=1` every model that is ready is asked for its own metrics; models that sleep or do not run are left alone.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from llamactl.errors import LlamactlError
 from llamactl.front.control import Reply
+from llamactl.front.http.ports import Answering
 from llamactl.front.http.wire import RequestHead
+from llamactl.front.leases import LeaseTable
 from llamactl.front.metrics import Snapshot, render
+from llamactl.front.ports import Questions, RelayHost
 from llamactl.front.probe import Probe
+from llamactl.front.tally import Tally
 from llamactl.protocol.control_socket import ListRequest, MachineStatus, ModelList, StatusRequest
 from llamactl.protocol.values import State
 
-if TYPE_CHECKING:
-    from llamactl.front.http.connection import ClientConnection
-    from llamactl.front.service import Front
+
+class ScrapeHost(RelayHost, Protocol):
+    """What there is to count."""
+
+    @property
+    def control(self) -> Questions: ...
+    @property
+    def leases(self) -> LeaseTable: ...
+    @property
+    def tally(self) -> Tally: ...
+
+    def count_connections(self) -> int: ...
 
 
 class Scrape:
     """One request for metrics."""
 
-    def __init__(self, front: "Front", client: "ClientConnection", head: RequestHead, instances: bool) -> None:
-        self._front = front
+    def __init__(self, host: ScrapeHost, client: Answering, head: RequestHead, instances: bool) -> None:
+        self._host = host
         self._client = client
         self._head = head
         self._instances = instances
@@ -35,14 +48,14 @@ class Scrape:
 
     def start(self) -> None:
         self._client.begin(self)
-        control = self._front.control
+        control = self._host.control
         if not control.connected:
             self._answer()
             return
         for make in (lambda number: StatusRequest(id=number), lambda number: ListRequest(id=number)):
-            self._questions.add(control.ask(make, self._take_reply))
+            self._questions.add(control.ask(make, self._on_reply))
 
-    def _take_reply(self, reply: Reply | LlamactlError) -> None:
+    def _on_reply(self, reply: Reply | LlamactlError) -> None:
         match reply:
             case MachineStatus():
                 self._machine = reply
@@ -59,25 +72,24 @@ class Scrape:
             return
         models = self._models.models if self._models is not None and self._instances else ()
         names = [model.name for model in models if model.state is State.READY]
-        self._probes = {name: Probe(self._front, name, b"/metrics", self._take_instance) for name in names}
+        self._probes = {name: Probe(self._host, name, b"/metrics", self._on_instance) for name in names}
         for probe in list(self._probes.values()):
             probe.start()
         if not names:
             self._answer()
 
-    def _take_instance(self, model: str, body: bytes | None) -> None:
+    def _on_instance(self, model: str, body: bytes | None) -> None:
         self._told[model] = body
         del self._probes[model]
         if not self._probes:
             self._answer()
 
     def _answer(self) -> None:
-        front = self._front
         snapshot = Snapshot(
-            tally=front.tally,
-            connections=len(front.clients),
-            in_flight={lease.model: lease.in_flight for lease in front.leases.leases()},
-            queued=front.leases.count_waiting(),
+            tally=self._host.tally,
+            connections=self._host.count_connections(),
+            in_flight={lease.model: lease.in_flight for lease in self._host.leases.leases()},
+            queued=self._host.leases.count_waiting(),
             machine=self._machine,
             models=self._models.models if self._models is not None else (),
             instances=self._told,
@@ -90,7 +102,7 @@ class Scrape:
 
     def cancel(self) -> None:
         for number in self._questions:
-            self._front.control.forget(number)
+            self._host.control.forget(number)
         self._questions.clear()
         for probe in self._probes.values():
             probe.cancel()

@@ -9,11 +9,11 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from llamactl.errors import LlamactlError
 from llamactl.front.accesslog import AccessLog, Lines, open_lines
 from llamactl.front.control import Control
 from llamactl.front.http.access import RequestRecord, choose_request_id
@@ -21,9 +21,13 @@ from llamactl.front.http.body import HELD_BYTES
 from llamactl.front.http.connection import ClientConnection
 from llamactl.front.http.guard import Guard
 from llamactl.front.http.hangup import HangupWatch
+from llamactl.front.http.ports import Connection, Handler
+from llamactl.front.http.scanner import Scanner
 from llamactl.front.http.upstream import UpstreamPool
 from llamactl.front.http.wire import RequestHead
-from llamactl.front.leases import IDLE_DELAY_S, Asked, Granted, Lease, LeaseTable, Outcome
+from llamactl.front.leasing import LeaseDriver
+from llamactl.front.routes import dispatch
+from llamactl.front.scan import make_scanner
 from llamactl.front.subscribers import Subscribers
 from llamactl.front.tally import Tally
 from llamactl.names import MAX_NAME_LENGTH
@@ -62,9 +66,11 @@ class Front:
         self.log = log
         self._open_lines = open_lines
         self.control = Control(loop, control_socket, self)
-        self.leases = LeaseTable(self.control.ids)
+        self.leasing = LeaseDriver(loop, self.control)
+        self.leases = self.leasing.table
         self.pool = UpstreamPool(loop)
-        self.clients: set[ClientConnection] = set()
+        self.clients: set[Connection] = set()
+        self._handle: Handler = partial(dispatch, self)
         self.hangups = HangupWatch(loop)
         self.stopping = False
         self.draining = False
@@ -78,13 +84,11 @@ class Front:
         self.guard = Guard(self.settings)
         self.access = self._open_access_log()
         self.tally = Tally()
-        self.subscribers = Subscribers(self)
+        self.subscribers = Subscribers(loop, self.control)
         self.unknown_names: set[str] = set()
         """Names for which the default model stands in."""
         self._servers: list[asyncio.AbstractServer] = []
         self._control_task: asyncio.Task[None] | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._deadline_timer: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event = asyncio.Event()
         self._supervised = asyncio.Event()
         self.drained = asyncio.Event()
@@ -121,9 +125,7 @@ class Front:
             client.abort()
         if self._control_task is not None:
             self._control_task.cancel()
-        for timer in (self._idle_timer, self._deadline_timer):
-            if timer is not None:
-                timer.cancel()
+        self.leasing.close()
         self.pool.close()
         self.hangups.close()
         self.access.close()
@@ -137,34 +139,49 @@ class Front:
         self.subscribers.close()
         for client in list(self.clients):
             client.drain()
-        self.note_client_gone()
+        self._note_empty()
 
     async def _wait_empty(self) -> None:
         while self.clients:
             self._empty.clear()
             await self._empty.wait()
 
-    def note_client_gone(self) -> None:
+    def _note_empty(self) -> None:
         if not self.clients:
             self._empty.set()
             if self.draining:
                 self.drained.set()
 
     def _make_client(self) -> ClientConnection:
-        return ClientConnection(self)
+        return ClientConnection(self, self._handle)
 
-    # --- requests, for clients ---
+    # --- connections: see http.ports.ConnectionHost ---
+
+    @property
+    def max_body_bytes(self) -> int:
+        return self.settings.max_body_bytes
+
+    def make_scanner(self, content_type: bytes) -> Scanner:
+        return make_scanner(content_type)
+
+    def on_connection(self, connection: Connection) -> None:
+        self.clients.add(connection)
+
+    def on_connection_lost(self, connection: Connection) -> None:
+        self.clients.discard(connection)
+        self._note_empty()
+
+    def count_connections(self) -> int:
+        return len(self.clients)
 
     def make_record(self, head: RequestHead | None) -> RequestRecord:
-        """For a request whose head has been read, or (None) could not be."""
         request_id = choose_request_id(head)
         if head is None:
             return RequestRecord(b"-", b"-", request_id, b"", monotonic())
         cors = self.guard.format_cors(head) if self.guard.has_cors else b""
         return RequestRecord(head.method, head.path, request_id, cors, monotonic())
 
-    def take_record(self, record: RequestRecord) -> None:
-        """A request has ended."""
+    def on_request_end(self, record: RequestRecord) -> None:
         record.ended_s = now_s = monotonic()
         if record.queued_s:
             record.end_wait(now_s)
@@ -173,14 +190,13 @@ class Front:
             self.access.write(record)
 
     def note_unknown(self, name: str) -> None:
-        """The supervisor knows no model of this name: the default one stands in, without asking again."""
         if len(name) > MAX_NAME_LENGTH:
             return
         if len(self.unknown_names) >= MAX_UNKNOWN_NAMES:
             self.unknown_names.clear()
         self.unknown_names.add(name)
 
-    def _take_settings(self, settings: FrontSettings) -> None:
+    def _apply_settings(self, settings: FrontSettings) -> None:
         self.leases.max_queue, self.leases.max_queue_total = settings.max_queue, settings.max_queue_total
         if settings != self.settings:
             self.settings = settings
@@ -193,101 +209,31 @@ class Front:
     def _open_access_log(self) -> AccessLog:
         return AccessLog(self.loop, self._open_lines(self.settings.access_log))
 
-    # --- leases, for exchanges ---
-
-    def acquire_warm(self, waiter: Any, name: str, touch: bool) -> Lease | None:
-        """As LeaseTable.acquire_warm."""
-        lease = self.leases.acquire_warm(waiter, name, touch, monotonic())
-        if self.leases.outbox:
-            self._flush()
-        return lease
-
-    def acquire_lease(self, waiter: Any, asked: Asked) -> Lease | None:
-        """As LeaseTable.acquire; what the waiter waits for comes by its take_lease or take_refusal."""
-        try:
-            lease = self.leases.acquire(waiter, asked, monotonic())
-        except LlamactlError as error:
-            waiter.take_refusal(error)
-            lease = None
-        if self.leases.outbox:
-            self._flush()
-        if lease is None and not self.leases.connected:
-            self._arm_deadline()
-        return lease
-
-    def release_lease(self, lease: Lease, touch: bool, waiter: Any = None, keep_alive_s: float | None = None) -> None:
-        outcomes = self.leases.release(lease, monotonic(), touch, waiter, keep_alive_s)
-        if self.leases.outbox:
-            self._flush()
-        if outcomes:
-            self._apply(outcomes)
-        if self._idle_timer is None and self.leases.idle:
-            self._idle_timer = self.loop.call_later(IDLE_DELAY_S, self._flush_idle)
-
-    def leave_queue(self, waiter: Any) -> None:
-        self.leases.leave(waiter)
-        self._flush()
-
-    def _flush(self) -> None:
-        outbox = self.leases.outbox
-        if outbox:
-            messages = outbox.copy()
-            outbox.clear()
-            self.control.send(messages)
-
-    def _flush_idle(self) -> None:
-        self._idle_timer = None
-        self.leases.flush_idle()
-        self._flush()
-
-    def _apply(self, outcomes: list[Outcome]) -> None:
-        for outcome in outcomes:
-            waiter: Any = outcome.waiter
-            if isinstance(outcome, Granted):
-                waiter.take_lease(outcome.lease)
-            else:
-                waiter.take_refusal(outcome.error)
-
-    def _arm_deadline(self) -> None:
-        if self._deadline_timer is None:
-            deadline_s = self.leases.next_deadline_s()
-            if deadline_s is not None:
-                delay_s = max(0.0, deadline_s - monotonic())
-                self._deadline_timer = self.loop.call_later(delay_s, self._expire)
-
-    def _expire(self) -> None:
-        self._deadline_timer = None
-        self._apply(self.leases.expire(monotonic()))
-        self._arm_deadline()
-
     # --- the supervisor, for Control ---
 
     def announce_leases(self) -> tuple[HeldLease, ...]:
         return self.leases.announce()
 
     def handle_connected(self, welcome: Welcome) -> None:
-        self._take_settings(welcome.front)
-        self.leases.handle_connected()
+        self._apply_settings(welcome.front)
+        self.leasing.handle_connected()
         self._supervised.set()
-        self._flush()
         self.subscribers.handle_connected()
         self.log.info("supervisor connected", pid=welcome.pid, leases=len(self.leases.leases()))
 
     def handle_lost(self, reason: str) -> None:
         if self.leases.connected:
             self.log.warning("supervisor lost", reason=reason, leases=len(self.leases.leases()))
-        outcomes = self.leases.handle_lost(monotonic())
-        self._apply(outcomes)
-        self._arm_deadline()
+        self.leasing.handle_lost()
 
     def handle_message(self, message: ServerMessage) -> None:
         match message:
             case LeaseGrant() | Failure() | Recall() | RecallCancelled() | LeaseGone():
-                self._apply(self.leases.handle(message, monotonic()))
+                self.leasing.handle(message)
             case Progress():
                 self.leases.note_progress(message)
             case ModelsChanged():
-                self._take_settings(message.front)
+                self._apply_settings(message.front)
                 self.leases.forget_aliases()
                 self.unknown_names.clear()
                 self.subscribers.handle_message(message)
@@ -297,7 +243,7 @@ class Front:
                 self.log.warning("supervisor refused", reason=str(message))
 
     def handle_batch_end(self) -> None:
-        self._flush()
+        self.leasing.flush()
         self.subscribers.handle_batch_end()
         held = {lease.key for lease in self.leases.leases()}
         for key in self.pool.list_keys():

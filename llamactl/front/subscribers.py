@@ -10,18 +10,15 @@ once: they never end by themselves.
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING
 
 from llamactl.errors import LlamactlError
 from llamactl.front.control import Reply
 from llamactl.front.events import EventLog
 from llamactl.front.http.headers import LAST_CHUNK, format_chunk, format_stream_head
+from llamactl.front.http.ports import Answering
 from llamactl.front.http.wire import RequestHead
+from llamactl.front.ports import Questions
 from llamactl.protocol.control_socket import ModelList, ModelNotice, ModelRemoved, ModelsChanged, SubscribeRequest
-
-if TYPE_CHECKING:
-    from llamactl.front.http.connection import ClientConnection
-    from llamactl.front.service import Front
 
 KEEP_ALIVE_S = 15.0
 
@@ -29,9 +26,12 @@ KEEP_ALIVE_S = 15.0
 class Subscribers:
     """All clients of `/models/sse`."""
 
-    def __init__(self, front: "Front") -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, control: Questions) -> None:
         self.log = EventLog(os.urandom(4).hex())
-        self._front = front
+        self.is_closed = False
+        """No stream goes on: clients come back, and find the process that has taken over."""
+        self._loop = loop
+        self._control = control
         self._streams: set[EventStream] = set()
         self._due_timer: asyncio.TimerHandle | None = None
         self._keep_alive_timer: asyncio.TimerHandle | None = None
@@ -41,24 +41,24 @@ class Subscribers:
     def handle_connected(self) -> None:
         """A supervisor is there (again): ask what has changed, if anybody ever wanted to know."""
         if self.log.known is not None:
-            self._front.control.ask(lambda number: SubscribeRequest(id=number), self._take_reply)
+            self._control.ask(lambda number: SubscribeRequest(id=number), self._on_reply)
 
-    def _take_reply(self, reply: Reply | LlamactlError) -> None:
+    def _on_reply(self, reply: Reply | LlamactlError) -> None:
         if isinstance(reply, ModelList):
-            self.take_models(reply)
+            self.on_models(reply)
 
-    def take_models(self, models: ModelList) -> None:
-        self.log.take_models(models.models, time.monotonic())
+    def on_models(self, models: ModelList) -> None:
+        self.log.on_models(models.models, time.monotonic())
         self._pump()
 
     def handle_message(self, message: ModelNotice | ModelRemoved | ModelsChanged) -> None:
         match message:
             case ModelNotice():
-                self.log.take_model(message.model, time.monotonic())
+                self.log.on_model(message.model, time.monotonic())
             case ModelRemoved():
-                self.log.take_removed(message.model)
+                self.log.on_removed(message.model)
             case ModelsChanged():
-                self.log.take_reload()
+                self.log.on_reload()
 
     def handle_batch_end(self) -> None:
         self._pump()
@@ -68,12 +68,13 @@ class Subscribers:
     def add(self, stream: "EventStream") -> None:
         self._streams.add(stream)
         if self._keep_alive_timer is None:
-            self._keep_alive_timer = self._front.loop.call_later(KEEP_ALIVE_S, self._keep_alive)
+            self._keep_alive_timer = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
 
     def discard(self, stream: "EventStream") -> None:
         self._streams.discard(stream)
 
     def close(self) -> None:
+        self.is_closed = True
         for stream in list(self._streams):
             stream.end()
         for timer in (self._due_timer, self._keep_alive_timer):
@@ -86,7 +87,7 @@ class Subscribers:
             stream.pump()
         due_s = self.log.next_due_s()
         if due_s is not None and self._due_timer is None:
-            self._due_timer = self._front.loop.call_later(max(0.0, due_s - time.monotonic()), self._tell_due)
+            self._due_timer = self._loop.call_later(max(0.0, due_s - time.monotonic()), self._tell_due)
 
     def _tell_due(self) -> None:
         self._due_timer = None
@@ -98,14 +99,14 @@ class Subscribers:
         for stream in list(self._streams):
             stream.keep_alive()
         if self._streams:
-            self._keep_alive_timer = self._front.loop.call_later(KEEP_ALIVE_S, self._keep_alive)
+            self._keep_alive_timer = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
 
 
 class EventStream:
     """One client."""
 
-    def __init__(self, front: "Front", client: "ClientConnection", head: RequestHead) -> None:
-        self._front = front
+    def __init__(self, subscribers: Subscribers, client: Answering, head: RequestHead) -> None:
+        self._subscribers = subscribers
         self._client = client
         self._head = head
         self._chunked = head.minor == 1
@@ -116,7 +117,7 @@ class EventStream:
 
     def start(self) -> None:
         """Send the head and what is there. The log knows the models."""
-        subscribers = self._front.subscribers
+        subscribers = self._subscribers
         record = self._client.record
         record.status = 200
         record.first_byte_s = time.monotonic() - record.began_s
@@ -128,8 +129,8 @@ class EventStream:
         self._client.begin(self)
         self._number = subscribers.log.parse_id(self._head.find(b"last-event-id"))
         subscribers.add(self)
-        if self._front.stopping or self._front.draining:
-            self.end()  # it finds the process that has taken over
+        if subscribers.is_closed:
+            self.end()
         else:
             self.pump()
 
@@ -137,7 +138,7 @@ class EventStream:
         """Send what it has not been sent, unless it does not read."""
         if self._client.congested:
             return
-        log = self._front.subscribers.log
+        log = self._subscribers.log
         events = log.format_since(self._number) if self._number is not None else None
         if events is None:
             events = log.format_snapshot()
@@ -151,7 +152,7 @@ class EventStream:
         self._was_sent = False
 
     def end(self) -> None:
-        self._front.subscribers.discard(self)
+        self._subscribers.discard(self)
         if self._chunked:
             self._client.send(LAST_CHUNK)
         self._client.end_exchange(keep_alive=False)
@@ -164,7 +165,7 @@ class EventStream:
     # --- for the client's connection ---
 
     def cancel(self) -> None:
-        self._front.subscribers.discard(self)
+        self._subscribers.discard(self)
 
     def pause(self) -> None:
         """`pump` sees it."""

@@ -9,6 +9,7 @@ import pytest
 
 from llamactl import endpoints
 from llamactl.errors import ERROR_TABLE
+from llamactl.front.http import connection_state
 from llamactl.front.routes import ROUTES
 from llamactl.protocol import control_socket, descriptions, lines, report_socket, values
 from llamactl.sched.states import TRANSITIONS
@@ -90,8 +91,19 @@ def test_version_and_size_are_the_ones_in_the_code() -> None:
 
 
 def test_diagram_of_states_is_the_table() -> None:
-    drawn = set(re.findall(r"^    (\w+) --> (\w+)", (DOCS / "architecture.md").read_text(), re.MULTILINE))
+    text = read_sections(DOCS / "architecture.md")["States of a model"][""]
+    drawn = set(re.findall(r"^    (\w+) --> (\w+)", text, re.MULTILINE))
     assert drawn == {(before.value, after.value) for before, many in TRANSITIONS.items() for after in many}
+
+
+def test_diagram_of_phases_is_the_table() -> None:
+    text = read_sections(DOCS / "architecture.md")["Phases of a client's connection"][""]
+    drawn = re.findall(r"^    (\w+) --> (\w+): (.*)$", text, re.MULTILINE)
+    table = connection_state.TRANSITIONS
+    arrows = [(before, event, after) for before, many in table.items() for event, after in many.items()]
+    told = {(str(before), str(after), event.replace("_", " ")) for before, event, after in arrows}
+    assert set(drawn) == {arrow for arrow in told if arrow[1] != "closed"}
+    assert {before for before, after, _ in told if after == "closed"} == set(map(str, table))
 
 
 def test_every_error_is_listed_with_its_numbers() -> None:

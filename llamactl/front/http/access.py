@@ -74,7 +74,7 @@ class RequestRecord:
         """Header lines that every answer to this request gets."""
         self.began_s = now_s
 
-    def take_usage(self, tail: bytes) -> None:
+    def parse_usage(self, tail: bytes) -> None:
         """Read the tokens from the last bytes of a body that is complete."""
         at = tail.rfind(b'"usage"')
         if at >= 0:

@@ -86,12 +86,12 @@ class ChunkDecoder:
                 raise WireError(400, "line of a chunk is too long")
             if newline >= 0:
                 line, self._line = self._line, b""
-                self._take_line(line)
+                self._consume_line(line)
             elif self._state == "data_end" and self._line not in (b"", b"\r"):
                 raise WireError(400, "chunk is longer than it said")
         return (pieces[0] if len(pieces) == 1 else b"".join(pieces)), pos
 
-    def _take_line(self, line: bytes) -> None:
+    def _consume_line(self, line: bytes) -> None:
         if self._state == "data_end":
             if line != b"\r\n":
                 raise WireError(400, "chunk is longer than it said")
@@ -131,7 +131,7 @@ class _Reader:
         self._data = self._data[self._pos :] + data if rest else data
         self._pos = 0
 
-    def take_rest(self) -> bytes:
+    def consume_rest(self) -> bytes:
         """What was fed and is no part of an event: the peers have changed protocols."""
         rest = self._data[self._pos :]
         self._data, self._pos = b"", 0
@@ -141,6 +141,11 @@ class _Reader:
     def buffered_bytes(self) -> int:
         """Fed, but not yet part of an event."""
         return len(self._data) - self._pos
+
+    @property
+    def is_complete(self) -> bool:
+        """The last piece of a body has been taken: the next event is the end."""
+        return self._stage is _COMPLETE
 
     def pass_over(self, nbytes: int) -> bool:
         """Count bytes as fed and taken that are wholly part of a body, and the next to come; False: feed them."""
@@ -156,7 +161,7 @@ class _Reader:
         if self._pos == len(self._data):  # a connection that waits for its next message holds nothing of the last one
             self._data, self._pos = b"", 0
 
-    def _take_head(self) -> bytes | None:
+    def _consume_head(self) -> bytes | None:
         while self._data.startswith(b"\r\n", self._pos):  # RFC 9112 2.2: empty lines before a message are ignored
             self._pos += 2
         if self._pos == len(self._data) or self._data[self._pos :] == b"\r":
@@ -206,7 +211,7 @@ class RequestReader(_Reader):
         super().__init__()
         self._last: RequestHead | None = None
 
-    def take_whole(self, data: bytes) -> tuple[RequestHead, bytes] | None:
+    def consume_whole(self, data: bytes) -> tuple[RequestHead, bytes] | None:
         """Head and body, where `data` is one message with the head of the last one: most are. None: feed it."""
         head, raw = self._last, self._last_bytes
         if head is None or len(data) != self._last_size or not data.startswith(raw):
@@ -217,7 +222,7 @@ class RequestReader(_Reader):
         """Head, pieces of the body (never empty), END; then the next request. None: feed more. Raises WireError."""
         while True:
             if self._stage is _HEAD:
-                raw = self._take_head()
+                raw = self._consume_head()
                 if raw is None:
                     return None
                 # Most clients send one head again and again over a connection.
@@ -260,7 +265,7 @@ class ResponseReader(_Reader):
         self._to_head = to_head
         self._may_switch = may_switch
 
-    def take_whole(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
+    def consume_whole(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
         """Head and body, where `data` is one message with the head of the last one, which says its length. None:
         feed it.
         """
@@ -276,7 +281,7 @@ class ResponseReader(_Reader):
         """
         while True:
             if self._stage is _HEAD:
-                raw = self._take_head()
+                raw = self._consume_head()
                 if raw is None:
                     return None
                 if raw == self._last_bytes and self._last is not None:

@@ -22,7 +22,7 @@ class HangupWatch:
         self._loop = loop
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[], None]] = {}
-        loop.add_reader(self._epoll.fileno(), self._take_events)
+        loop.add_reader(self._epoll.fileno(), self._on_events)
 
     def watch(self, descriptor: int, left: Callable[[], None]) -> None:
         """Call `left` once when the peer has closed, or has shut down its sending side."""
@@ -42,7 +42,7 @@ class HangupWatch:
             self._epoll.close()
         self._callbacks.clear()
 
-    def _take_events(self) -> None:
+    def _on_events(self) -> None:
         for descriptor, _ in self._epoll.poll(0, MAX_EVENTS):
             left = self._callbacks.get(descriptor)
             if left is not None:

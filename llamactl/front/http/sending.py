@@ -10,34 +10,51 @@ import fcntl
 import sys
 import termios
 from collections.abc import Callable
+from typing import Protocol
+
+from llamactl.settings import FrontSettings
+
+
+class SendHost(Protocol):
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def settings(self) -> FrontSettings: ...
 
 
 class SendWatch:
-    """Of one connection, from the moment on that something waits for its client."""
+    """Of one connection."""
 
-    __slots__ = ("_cut", "_limit_s", "_loop", "_timer", "_transport", "unsent_bytes")
+    __slots__ = ("_cut", "_host", "_limit_s", "_timer", "_transport", "unsent_bytes")
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        transport: asyncio.Transport,
-        limit_s: float,
-        cut: Callable[[str, int], None],
-    ) -> None:
+    def __init__(self, host: SendHost, transport: asyncio.Transport, cut: Callable[[str, int], None]) -> None:
         """`cut` is called with the reason and the bytes that were not taken."""
-        self._loop = loop
+        self._host = host
         self._transport = transport
-        self._limit_s = limit_s
-        self._cut = cut
+        self._cut: Callable[[str, int], None] | None = cut
+        self._limit_s = 0.0
+        """As it was when the client was found behind for the first time."""
         self.unsent_bytes = 0
         """When it was looked at last."""
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def is_running(self) -> bool:
+        return self._timer is not None
+
+    def is_behind(self) -> bool:
+        """Whether something that was sent has not even reached the kernel. From then on the client has to go on."""
+        if not self._transport.get_write_buffer_size():
+            return False
+        self.begin()
+        return True
+
     def begin(self) -> None:
         """Something waits for the client, unless that is known already."""
-        if self._timer is None:
+        self._limit_s = self._limit_s or self._host.settings.send_timeout_s
+        if self._timer is None and self._limit_s and self._cut is not None:
             self.unsent_bytes = self.count_unsent()
-            self._timer = self._loop.call_later(self._limit_s, self.check)
+            self._timer = self._host.loop.call_later(self._limit_s, self.check)
 
     def end(self) -> None:
         """Nothing waits any more, or nobody."""
@@ -45,14 +62,15 @@ class SendWatch:
             self._timer.cancel()
             self._timer = None
 
-    @property
-    def is_running(self) -> bool:
-        return self._timer is not None
+    def close(self) -> None:
+        """The connection is lost."""
+        self.end()
+        self._cut = None
 
     def check(self) -> None:
         """The time is over."""
         self.end()
-        if not self._transport.get_write_buffer_size():
+        if not self._transport.get_write_buffer_size() or self._cut is None:
             return
         if self.count_unsent() != self.unsent_bytes:
             self.begin()

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from llamactl.front.http.body import BodyStream
+from llamactl.front.http.direct_writer import DirectWriter
 from llamactl.front.http.framing import End, ResponseReader
-from llamactl.front.http.outlet import Outlet
 from llamactl.front.http.wire import ResponseHead, WireError
 
 MAX_IDLE_PER_INSTANCE = 64
@@ -23,16 +23,16 @@ BACKLOG_DELAYS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 class Receiver(Protocol):
     """Who waits for an answer."""
 
-    def take_response(self, head: ResponseHead | None, body: bytes, ended: bool) -> None:
+    def on_response(self, head: ResponseHead | None, body: bytes, ended: bool) -> None:
         """The next part of the answer: a head at most once, any bytes of the body, and whether that was all."""
 
-    def take_whole(self, head: ResponseHead, body: bytes) -> None:
+    def on_whole_response(self, head: ResponseHead, body: bytes) -> None:
         """The answer, in one piece, and its head says its length."""
 
-    def take_room(self) -> None:
+    def on_room(self) -> None:
         """More of the request can be sent."""
 
-    def take_loss(self, unread: bool, reason: str) -> None:
+    def on_loss(self, unread: bool, reason: str) -> None:
         """The connection is gone before the answer was complete. `unread`: the instance has not read the request."""
 
 
@@ -47,7 +47,7 @@ class Upstream(asyncio.Protocol):
         self._reader = ResponseReader()
         self._receiver: Receiver | None = None
         self._transport: asyncio.Transport | None = None
-        self._outlet: Outlet | None = None
+        self._writer: DirectWriter | None = None
         self._paused = False
         self._answered = False
         """Something of the answer to the present request has come."""
@@ -61,11 +61,11 @@ class Upstream(asyncio.Protocol):
     def send(self, receiver: Receiver, head: bytes, body: bytes, to_head: bool) -> None:
         """Send a request; the answer goes to `receiver`."""
         assert self._receiver is None
-        assert self._outlet is not None
+        assert self._writer is not None
         self._receiver = receiver
         self._answered = False
         self._reader.expect(to_head)
-        self._outlet.send(head + body if body else head)
+        self._writer.send(head + body if body else head)
 
     def begin(
         self,
@@ -78,25 +78,25 @@ class Upstream(asyncio.Protocol):
     ) -> None:
         """Send a request whose body comes as it comes, or one that may change protocols."""
         assert self._receiver is None
-        assert self._outlet is not None
+        assert self._writer is not None
         self._receiver = receiver
         self._answered = False
         self._reader.expect(to_head, may_switch)
         self._stream = stream
-        self._outlet.send(head)
+        self._writer.send(head)
         if stream is not None:
             stream.attach(self, chunked)
 
     def write(self, data: bytes) -> None:
-        if self._outlet is not None:
-            self._outlet.send(data)
+        if self._writer is not None:
+            self._writer.send(data)
 
     def ask_later(self) -> None:
         self._pool.loop.call_soon(self._ask)
 
     def _ask(self) -> None:
         if self._receiver is not None and not self.congested:
-            self._receiver.take_room()
+            self._receiver.on_room()
 
     def abandon(self) -> None:
         """The receiver is gone: close at once, which is what stops a generation."""
@@ -119,7 +119,7 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
-        self._outlet = Outlet(self._transport)
+        self._writer = DirectWriter(self._transport)
 
     def data_received(self, data: bytes) -> None:
         receiver = self._receiver
@@ -128,11 +128,11 @@ class Upstream(asyncio.Protocol):
             return
         self._answered = True
         if self._stream is None:
-            whole = self._reader.take_whole(data)
+            whole = self._reader.consume_whole(data)
             if whole is not None:
                 self._keep_alive = whole[0].keep_alive
                 self._end_answer()
-                receiver.take_whole(*whole)
+                receiver.on_whole_response(*whole)
                 return
         self._reader.feed(data)
         try:
@@ -149,13 +149,13 @@ class Upstream(asyncio.Protocol):
             event = reader.next_event()
             if event is None:
                 if head is not None or body:
-                    receiver.take_response(head, body, False)
+                    receiver.on_response(head, body, False)
                 return
             if type(event) is bytes:
                 body = body + event if body else event
             elif event is End.END:
                 self._end_answer()
-                receiver.take_response(head, body, True)
+                receiver.on_response(head, body, True)
                 return
             else:
                 assert isinstance(event, ResponseHead)
@@ -186,7 +186,7 @@ class Upstream(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.congested = False
         if self._receiver is not None:
-            self._receiver.take_room()
+            self._receiver.on_room()
 
     def eof_received(self) -> bool:
         if self._transport is not None:
@@ -194,14 +194,14 @@ class Upstream(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = self._outlet = None
+        self._transport = self._writer = None
         self._pool.forget(self)
         receiver = self._receiver
         if receiver is None:
             return
         if exc is None and self._answered and self._reader.finish():
             self._receiver = None
-            receiver.take_response(None, b"", True)
+            receiver.on_response(None, b"", True)
             return
         unread = not self._answered and (self._unsent or isinstance(exc, (ConnectionResetError, BrokenPipeError)))
         self._lose(unread, "it has closed the connection" if exc is None else str(exc))
@@ -209,7 +209,7 @@ class Upstream(asyncio.Protocol):
     def _lose(self, unread: bool, reason: str) -> None:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            receiver.take_loss(unread, reason)
+            receiver.on_loss(unread, reason)
 
     def _close(self) -> None:
         if self._transport is not None:

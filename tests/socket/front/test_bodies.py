@@ -133,7 +133,7 @@ def test_body_of_a_queued_request_waits_in_a_file_and_its_client_may_leave(stage
         second.writer.write(format_post(CHAT, make_body(size=LARGE + 1)))
         while count_spools() < before + 2:
             await asyncio.sleep(0)
-        while any(connection._stream is not None for connection in world.front.clients):
+        while any(connection.requests.stream is not None for connection in world.front.clients):
             await asyncio.sleep(0)  # both have been read to their ends
         second.close()
         while count_spools() > before + 1:
@@ -176,8 +176,8 @@ def test_slow_instance_holds_the_client_instead_of_memory(stage: Any) -> None:
             last, left = left, client.writer.transport.get_write_buffer_size()
             still = still + 1 if left == last else 0
         assert left > 15 << 20
-        upstream = connection._running._upstream
-        held = connection._reader.buffered_bytes + upstream._transport.get_write_buffer_size()
+        upstream = connection.running._upstream
+        held = connection.requests.buffered_bytes + upstream._transport.get_write_buffer_size()
         assert held < 256 * 1024
         assert count_spools() == before
         client.close()  # while nobody reads from it: seen all the same
@@ -300,14 +300,14 @@ def test_body_that_comes_byte_by_byte_takes_no_more_than_its_size(stage: Any) ->
         raw = format_post(CHAT, b'{"model":"a"}' + b" " * 1000)
         (connection,) = world.front.clients
         client.writer.write(raw[:100])
-        while connection._head is None:
+        while connection.requests.head is None:
             await asyncio.sleep(0)
         for _ in range(300):
-            before = connection._body_bytes
+            before = connection.requests.received_bytes
             client.writer.write(b" ")
-            while connection._body_bytes == before:
+            while connection.requests.received_bytes == before:
                 await asyncio.sleep(0)
-            assert len(connection._body) <= 64
+            assert connection.requests.n_pieces <= 64
 
     stage(scenario)
 

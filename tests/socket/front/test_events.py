@@ -146,7 +146,7 @@ def test_client_that_does_not_read_is_sent_the_picture_and_not_the_past(stage: A
         watcher = await watch(world)
         await watcher.read()
         (connection,) = world.front.clients
-        transport = connection._transport
+        transport = connection.transport
         watcher.client.writer.transport.pause_reading()
         number = 0
         while not connection.congested:

@@ -252,7 +252,7 @@ def test_clients_that_leave_are_lines_too(stage: Any) -> None:
         await world.supervisor.expect(CancelRequest)
         third.writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n12")
         (connection,) = world.front.clients
-        while connection._head is None:
+        while connection.requests.head is None:
             await asyncio.sleep(0)
         third.close()
         while world.front.clients:

@@ -193,7 +193,7 @@ def test_request_that_is_half_read_at_the_stop_is_answered(stage: Any) -> None:
         client: Client = await world.connect()
         client.writer.write(b"GET /health HTTP/1.1\r\nHo")
         (connection,) = world.front.clients
-        while not connection._reader.buffered_bytes:
+        while not connection.requests.buffered_bytes:
             await asyncio.sleep(0)
         stopping = asyncio.ensure_future(world.front.stop(20.0))
         await asyncio.sleep(0)

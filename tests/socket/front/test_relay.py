@@ -114,13 +114,13 @@ def test_client_that_sends_far_ahead_is_not_read_on(stage: Any) -> None:
         for _ in range(50):  # the answer goes on meanwhile
             call.chunk(b"x")
             await read_chunk(client.reader)
-        assert connection._reader.buffered_bytes <= MAX_AHEAD_BYTES + READ_BYTES
+        assert connection.requests.buffered_bytes <= MAX_AHEAD_BYTES + READ_BYTES
         call.write(b"0\r\n\r\n")
         assert await read_chunk(client.reader) == b""
         while not connection.congested:  # nor is it when it does not read its answers
             await asyncio.sleep(0)
-        assert connection._reader.buffered_bytes <= MAX_AHEAD_BYTES + READ_BYTES
-        assert connection._transport.get_write_buffer_size() <= 2 * 65536
+        assert connection.requests.buffered_bytes <= MAX_AHEAD_BYTES + READ_BYTES
+        assert connection.transport.get_write_buffer_size() <= 2 * 65536
         for _ in range(count):
             assert (await client.read_response()).status == 200
 
@@ -254,7 +254,7 @@ def test_slow_client_holds_the_instance_instead_of_memory(stage: Any) -> None:
         while still < 200:  # turns of the loop in which nothing has moved any more
             await asyncio.sleep(0)
             before = (held, left)
-            held, left = connection._transport.get_write_buffer_size(), call.writer.transport.get_write_buffer_size()
+            held, left = connection.transport.get_write_buffer_size(), call.writer.transport.get_write_buffer_size()
             still = still + 1 if (held, left) == before and connection.congested else 0
         assert 0 < held <= 256 * 1024
         assert not sending.done()

@@ -68,7 +68,7 @@ async def listen(world: Any, tcp: bool) -> socket.socket:
 async def fill_up(world: Any) -> Any:
     """Events until the first byte waits for the only client: its connection."""
     (connection,) = world.front.clients
-    while not connection._transport.get_write_buffer_size():
+    while not connection.transport.get_write_buffer_size():
         world.supervisor.send(ModelsChanged(front=world.front.settings))
         await asyncio.sleep(0)
     return connection
@@ -113,16 +113,16 @@ def test_client_that_takes_a_little_now_and_then_is_not_cut(stage: Any, tcp: boo
             call.chunk(b"data: " + b"x" * LARGE + b"\n\n")
             for _ in range(10):
                 connection = await wait_congested(world)
-                unsent = connection._sending.unsent_bytes
-                while connection._sending.count_unsent() == unsent:
+                unsent = connection.sending.unsent_bytes
+                while connection.sending.count_unsent() == unsent:
                     await asyncio.get_running_loop().sock_recv(sock, 4096)
                 if connection.congested:
-                    connection._sending.check()
-                    assert connection._sending.is_running
+                    connection.sending.check()
+                    assert connection.sending.is_running
             assert world.front.leases.leases()[0].in_flight == 1
             connection = await wait_congested(world)
             while connection in world.front.clients:  # the kernels may still be at it
-                connection._sending.check()
+                connection.sending.check()
                 await asyncio.sleep(0)
             await call.closed()
 
@@ -138,10 +138,10 @@ def test_client_that_reads_on_in_time_gets_all_and_costs_no_timer(stage: Any) ->
             call = await instance.call()
             call.answer(b"x" * LARGE)
             connection = await wait_congested(world)
-            assert connection._sending.is_running
+            assert connection.sending.is_running
             assert (await read_rest(sock)).endswith(b"\r\n\r\n" + b"x" * LARGE)
             await wait_gone(world)
-            assert not connection._sending.is_running
+            assert not connection.sending.is_running
 
     stage(scenario)
 
@@ -153,7 +153,7 @@ def test_zero_means_that_a_client_may_take_nothing_for_ever(stage: Any) -> None:
         with await connect(world, tcp=True) as sock:
             await send(sock, REQUEST)
             (await instance.call()).answer(b"x" * LARGE)
-            assert (await wait_congested(world))._sending is None
+            assert (await wait_congested(world)).sending.is_running is False
 
     stage(scenario)
 
@@ -169,7 +169,7 @@ def test_rest_of_a_whole_answer_does_not_wait_for_ever_either(stage: Any) -> Non
             call = await instance.call()
             (connection,) = world.front.clients
             call.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
-            while not connection._transport.get_write_buffer_size():
+            while not connection.transport.get_write_buffer_size():
                 call.write(b"x" * 4096)
                 await asyncio.sleep(0)
             assert not connection.congested
@@ -202,7 +202,7 @@ def test_listener_to_few_events_that_takes_nothing_is_cut_too(stage: Any) -> Non
         with await listen(world, tcp=False):
             (connection,) = world.front.clients
             world.front.subscribers._keep_alive()
-            assert connection._sending is None
+            assert not connection.sending.is_running
             await fill_up(world)
             assert not connection.congested
             world.front.subscribers._keep_alive()
@@ -219,8 +219,8 @@ def test_listener_that_has_caught_up_is_not_cut(stage: Any) -> None:
         with await listen(world, tcp=False) as sock:
             connection = await fill_up(world)
             world.front.subscribers._keep_alive()
-            watch = connection._sending
-            while connection._transport.get_write_buffer_size():
+            watch = connection.sending
+            while connection.transport.get_write_buffer_size():
                 await asyncio.get_running_loop().sock_recv(sock, 1 << 16)
             watch.unsent_bytes = watch.count_unsent()  # the kernel may hold what it likes
             watch.check()

@@ -159,7 +159,7 @@ def test_request_that_was_never_read_is_sent_again(stage: Any) -> None:
         call.reader._transport.pause_reading()  # a process that hangs, or is stopping
         client.writer.write(format_post(CHAT, {"model": "a"}))
         (upstream,) = world.front.clients
-        while upstream._running is None:
+        while upstream.running is None:
             await asyncio.sleep(0)
         instance.kill()
         await instance.start()

@@ -87,13 +87,13 @@ def test_zero_means_no_time_out(stage: Any) -> None:
         client = await world.connect()
         (connection,) = world.front.clients
         client.writer.write(b"GET /health HTTP/1.1\r\n")
-        while not connection._reader.buffered_bytes:
+        while not connection.requests.buffered_bytes:
             await asyncio.sleep(0)
         client.writer.write(b"Host: x\r\n\r\n")
         assert (await client.read_response()).status == 200
-        if connection._timer is not None:  # the one from before the settings were known
-            connection._check_wait()
-        assert connection._timer is None
+        if connection.deadline.is_armed:  # the one from before the settings were known
+            connection.deadline.check()
+        assert not connection.deadline.is_armed
 
     stage(scenario)
 
@@ -126,7 +126,7 @@ def test_client_that_has_sent_far_ahead_and_leaves_is_noticed(stage: Any, grante
             await world.supervisor.expect(LeaseRequest)
         client.writer.write(format_post(CHAT, {"model": "a", "x": "A" * 1000}) * 100)
         (connection,) = world.front.clients
-        while not connection._paused:
+        while not connection.gate.held:
             await asyncio.sleep(0)
         client.close()
         if call is not None:

@@ -67,7 +67,7 @@ TIMINGS = b'"timings":{"cache_n":1,"prompt_n":3,"prompt_ms":1.5,"predicted_n":4,
 )
 def test_tokens_are_what_the_answer_says_at_its_end(tail: bytes, tokens: tuple[int, int]) -> None:
     record = make_record()
-    record.take_usage(tail)
+    record.parse_usage(tail)
     assert (record.prompt_tokens, record.completion_tokens) == tokens
 
 

@@ -33,7 +33,7 @@ def tell(log: EventLog, since: int = 0) -> list[tuple[str, str, Any]]:
 @pytest.fixture
 def log() -> EventLog:
     made = EventLog("ep")
-    made.take_models((A, B), 0.0)
+    made.on_models((A, B), 0.0)
     return made
 
 
@@ -47,26 +47,26 @@ def test_nothing_is_told_of_models_that_were_there(log: EventLog) -> None:
 
 
 def test_end_is_told_with_its_exit_code_when_the_memory_is_free(log: EventLog) -> None:
-    log.take_model(ModelStatus(name="b", state=State.STOPPING, stopped_from=State.READY), 1.0)
+    log.on_model(ModelStatus(name="b", state=State.STOPPING, stopped_from=State.READY), 1.0)
     assert tell(log) == []
-    log.take_model(ModelStatus(name="b", state=State.UNLOADED, exit_code=9), 2.0)
+    log.on_model(ModelStatus(name="b", state=State.UNLOADED, exit_code=9), 2.0)
     for _, _, data in tell(log):
         assert (data["status"], data["exit_code"]) == ("unloaded", 9)
 
 
 def test_load_and_unload_in_one_moment_are_told_as_two(log: EventLog) -> None:
     for state in (State.LOADING, State.READY, State.STOPPING, State.UNLOADED):
-        log.take_model(ModelStatus(name="a", state=state), 1.0)
+        log.on_model(ModelStatus(name="a", state=state), 1.0)
     told = [data for _, event, data in tell(log) if event == "model_status"]
     assert [data["status"] for data in told] == ["loading", "loaded", "unloaded"]
     assert told[-1]["exit_code"] == 0
 
 
 def test_change_of_state_has_both_names(log: EventLog) -> None:
-    log.take_model(loading(0.0), 1.0)
+    log.on_model(loading(0.0), 1.0)
     facts = Facts(n_ctx_train=99)
     ready = ModelStatus(name="a", state=State.READY, facts=facts, memory=ModelMemory(effective=Breakdown(n_ctx=64)))
-    log.take_model(ready, 2.0)
+    log.on_model(ready, 2.0)
     told = tell(log)
     assert [(model, event, data.get("status")) for model, event, data in told] == [
         ("a", "model_status", "loading"),
@@ -85,16 +85,16 @@ def test_change_of_state_has_both_names(log: EventLog) -> None:
 
 def test_failure_says_how_it_ended(log: EventLog) -> None:
     failure = LoadFailure(result="exit-code", exit_code=7, message="bad file")
-    log.take_model(ModelStatus(name="a", state=State.FAILED, failure=failure), 1.0)
+    log.on_model(ModelStatus(name="a", state=State.FAILED, failure=failure), 1.0)
     data = tell(log)[0][2]
     assert data == {"status": "unloaded", "failed": True, "exit_code": 7, "reason": "bad file"}
 
 
 def test_progress_is_told_at_most_every_interval_and_its_last_is_not_lost(log: EventLog) -> None:
-    log.take_model(loading(0.0), 10.0)
+    log.on_model(loading(0.0), 10.0)
     start = log.number
     for step in range(1, 10):
-        log.take_model(loading(step / 100), 10.0 + step / 100)
+        log.on_model(loading(step / 100), 10.0 + step / 100)
     assert log.number == start
     assert log.next_due_s() == pytest.approx(10.0 + PROGRESS_INTERVAL_S)
     log.tell_due(10.1)
@@ -103,14 +103,14 @@ def test_progress_is_told_at_most_every_interval_and_its_last_is_not_lost(log: E
     told = tell(log, start)
     assert [data["progress"]["value"] for _, _, data in told] == [0.09, 0.09]
     assert log.next_due_s() is None
-    log.take_model(loading(0.5), 11.0)
+    log.on_model(loading(0.5), 11.0)
     assert tell(log, start + 2)[0][2]["progress"]["value"] == 0.5
 
 
 def test_change_of_state_is_not_put_off_and_ends_what_was(log: EventLog) -> None:
-    log.take_model(loading(0.0), 10.0)
-    log.take_model(loading(0.9), 10.01)
-    log.take_model(ModelStatus(name="a", state=State.READY), 10.02)
+    log.on_model(loading(0.0), 10.0)
+    log.on_model(loading(0.9), 10.01)
+    log.on_model(ModelStatus(name="a", state=State.READY), 10.02)
     assert tell(log)[-1][2]["status"] == "loaded"
     assert log.next_due_s() is None
     before = log.number
@@ -119,30 +119,30 @@ def test_change_of_state_is_not_put_off_and_ends_what_was(log: EventLog) -> None
 
 
 def test_requests_are_no_events(log: EventLog) -> None:
-    log.take_model(msgspec.structs.replace(B, busy=3, last_used_s=5.0, queued=1), 1.0)
+    log.on_model(msgspec.structs.replace(B, busy=3, last_used_s=5.0, queued=1), 1.0)
     assert log.number == 0
 
 
 def test_models_come_and_go(log: EventLog) -> None:
-    log.take_reload()
-    log.take_removed("b")
-    log.take_removed("never")
-    log.take_model(ModelStatus(name="c", state=State.UNLOADED), 1.0)
+    log.on_reload()
+    log.on_removed("b")
+    log.on_removed("never")
+    log.on_model(ModelStatus(name="c", state=State.UNLOADED), 1.0)
     told = tell(log)
     assert told[:2] == [("*", "models_reload", {}), ("b", "model_remove", {})]
     assert [(model, event) for model, event, _ in told[2:]] == [("c", "model_status"), ("c", "status_change")]
 
 
 def test_unlisted_models_are_not_told_of_and_one_that_becomes_so_is_gone(log: EventLog) -> None:
-    log.take_model(ModelStatus(name="secret", state=State.READY, unlisted=True), 1.0)
+    log.on_model(ModelStatus(name="secret", state=State.READY, unlisted=True), 1.0)
     assert log.number == 0
-    log.take_model(msgspec.structs.replace(B, unlisted=True), 1.0)
+    log.on_model(msgspec.structs.replace(B, unlisted=True), 1.0)
     assert tell(log) == [("b", "model_remove", {})]
     assert len(read(log.format_snapshot())[0]["data"]["models"]) == 1
 
 
 def test_second_picture_tells_what_has_changed_meanwhile(log: EventLog) -> None:
-    log.take_models((ModelStatus(name="a", state=State.READY), ModelStatus(name="c", state=State.UNLOADED)), 5.0)
+    log.on_models((ModelStatus(name="a", state=State.READY), ModelStatus(name="c", state=State.UNLOADED)), 5.0)
     assert [(model, event) for model, event, _ in tell(log)] == [
         ("b", "model_remove"),
         ("a", "model_status"),
@@ -153,8 +153,8 @@ def test_second_picture_tells_what_has_changed_meanwhile(log: EventLog) -> None:
 
 
 def test_client_goes_on_behind_its_last_id(log: EventLog) -> None:
-    log.take_model(loading(0.0), 1.0)
-    log.take_removed("b")
+    log.on_model(loading(0.0), 1.0)
+    log.on_removed("b")
     assert log.parse_id(b"ep-2") == 2
     assert [event["event"] for event in read(log.format_since(2))] == ["model_remove"]
     assert log.format_since(3) == b""
@@ -172,15 +172,15 @@ def test_id_that_was_never_given_begins_anew(log: EventLog, number: int) -> None
 
 def test_client_that_missed_too_much_begins_anew(log: EventLog) -> None:
     for _ in range(HISTORY + 1):
-        log.take_reload()
+        log.on_reload()
     assert log.format_since(0) is None
     assert len(read(log.format_since(1))) == HISTORY
 
 
 def test_log_that_knows_nothing_tells_nothing() -> None:
     log = EventLog("ep")
-    log.take_model(loading(0.5), 1.0)
-    log.take_removed("a")
-    log.take_reload()
+    log.on_model(loading(0.5), 1.0)
+    log.on_removed("a")
+    log.on_reload()
     log.tell_due(2.0)
     assert (log.number, log.known) == (0, None)

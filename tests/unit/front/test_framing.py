@@ -40,7 +40,7 @@ def collect_quickly(reader: Reader, messages: list[bytes]) -> list[Any]:
     """As collect, for messages that come one by one, by the short ways where they are open."""
     events: list[Any] = []
     for message in messages:
-        whole = reader.take_whole(message)
+        whole = reader.consume_whole(message)
         if whole is not None:
             head, body = whole
             parsed = (
@@ -272,14 +272,14 @@ def test_short_ways_through_a_reader_tell_the_same(messages: list[tuple[str, byt
 def test_only_one_whole_message_with_the_same_head_is_taken_at_once(second: bytes) -> None:
     reader = RequestReader()
     first = b"POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
-    assert reader.take_whole(first) is None
+    assert reader.consume_whole(first) is None
     collect(reader, [first])
-    assert reader.take_whole(second) is None
-    taken = reader.take_whole(first)
+    assert reader.consume_whole(second) is None
+    taken = reader.consume_whole(first)
     assert taken is not None
     assert taken[1] == b"abc"
     reader.feed(first[:5])
-    assert reader.take_whole(first) is None
+    assert reader.consume_whole(first) is None
 
 
 @pytest.mark.parametrize(
@@ -293,13 +293,13 @@ def test_only_one_whole_message_with_the_same_head_is_taken_at_once(second: byte
 def test_answers_whose_end_is_another_are_not_taken_at_once(answer: bytes) -> None:
     reader = ResponseReader()
     collect(reader, [answer])
-    assert reader.take_whole(answer) is None
+    assert reader.consume_whole(answer) is None
     reader = ResponseReader()
     plain = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab"
     collect(reader, [plain])
-    assert reader.take_whole(plain) is not None
+    assert reader.consume_whole(plain) is not None
     reader.expect(to_head=True)
-    assert reader.take_whole(plain) is None
+    assert reader.consume_whole(plain) is None
 
 
 def test_reader_between_messages_holds_nothing() -> None:

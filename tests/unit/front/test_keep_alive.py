@@ -133,7 +133,7 @@ def test_other_models_have_their_own_queue() -> None:
     table = make_table(max_queue=1)
     assert table.acquire("a", NAMES, 1.0) is None
     assert table.acquire("b", Asked("other"), 1.0) is None
-    assert table.acquire("c", Asked("m", touch=False), 1.0) is None, "who looks is not refused here"
+    assert table.acquire("c", Asked("m", passive=True), 1.0) is None, "who looks is not refused here"
 
 
 def test_requests_held_back_by_a_drain_wait_too() -> None:

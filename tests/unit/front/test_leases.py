@@ -127,9 +127,9 @@ def test_looking_is_no_use() -> None:
     table.release(lease, 5.0)
     table.flush_idle()
     take(table)
-    look = Asked("a", autoload=False, touch=False)
+    look = Asked("a", autoload=False, passive=True)
     assert table.acquire("x", look, 9.0) is lease
-    table.release(lease, 9.0, touch=False)
+    table.release(lease, 9.0, passive=True)
     table.flush_idle()
     assert lease.last_used_s == 5.0
     assert take(table) == []
@@ -140,10 +140,10 @@ def test_lease_that_is_looked_at_is_not_given_back_under_it() -> None:
     lease = hold(table)
     table.release(lease, 5.0)
     table.flush_idle()
-    table.acquire("x", Asked("a", autoload=False, touch=False), 9.0)
+    table.acquire("x", Asked("a", autoload=False, passive=True), 9.0)
     take(table)
     table.handle(Recall(model="a", generation="g1"), 9.5)
-    table.release(lease, 10.0, touch=False)
+    table.release(lease, 10.0, passive=True)
     assert take(table) == [
         RecallAnswer(model="a", generation="g1", returned=False, last_used_s=5.0),
         IdleNotice(model="a", generation="g1", last_used_s=5.0),
@@ -411,10 +411,10 @@ class LeaseMachine(RuleBasedStateMachine):
         self.held.clear()
         self.take_outcomes(self.table.handle_lost(self.now_s))
 
-    @rule(name=st.sampled_from(["a", "b", "alias-a"]), autoload=st.booleans(), touch=st.booleans())
-    def request(self, name: str, autoload: bool, touch: bool) -> None:
+    @rule(name=st.sampled_from(["a", "b", "alias-a"]), autoload=st.booleans(), passive=st.booleans())
+    def request(self, name: str, autoload: bool, passive: bool) -> None:
         waiter = next(self.waiters)
-        lease = self.table.acquire(waiter, Asked(name, autoload, touch=touch), self.now_s)
+        lease = self.table.acquire(waiter, Asked(name, autoload, passive=passive), self.now_s)
         if lease is None:
             self.waiting.add(waiter)
         else:

@@ -8,7 +8,7 @@ import asyncio
 import os
 
 
-class Outlet:
+class DirectWriter:
     """The sending side of one connection."""
 
     __slots__ = ("_descriptor", "_transport")

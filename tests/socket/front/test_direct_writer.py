@@ -8,7 +8,7 @@ import socket
 import pytest
 import uvloop
 
-from llamactl.front.http.outlet import Outlet
+from llamactl.front.http.direct_writer import DirectWriter
 
 
 class Sending(asyncio.Protocol):
@@ -24,14 +24,14 @@ class Sending(asyncio.Protocol):
 
 
 @contextlib.asynccontextmanager
-async def open_outlet():  # type: ignore[no-untyped-def]
-    """An outlet, its transport and protocol, and the socket at the other end."""
+async def open_writer():  # type: ignore[no-untyped-def]
+    """An writer, its transport and protocol, and the socket at the other end."""
     near, far = socket.socketpair()
     far.setblocking(False)
     transport, protocol = await asyncio.get_running_loop().create_connection(Sending, sock=near)
     with far:
         try:
-            yield Outlet(transport), transport, protocol, far
+            yield DirectWriter(transport), transport, protocol, far
         finally:
             transport.abort()
 
@@ -45,8 +45,8 @@ async def read_exactly(sock: socket.socket, size: int) -> bytes:
 
 def test_bytes_are_gone_before_the_loop_comes_round() -> None:
     async def scenario() -> None:
-        async with open_outlet() as (outlet, transport, _, far):
-            outlet.send(b"now")
+        async with open_writer() as (writer, transport, _, far):
+            writer.send(b"now")
             assert far.recv(10) == b"now"
             assert transport.get_write_buffer_size() == 0
 
@@ -55,14 +55,14 @@ def test_bytes_are_gone_before_the_loop_comes_round() -> None:
 
 def test_order_is_kept_where_the_kernel_does_not_take_all() -> None:
     async def scenario() -> None:
-        async with open_outlet() as (outlet, transport, protocol, far):
+        async with open_writer() as (writer, transport, protocol, far):
             large = os.urandom(4 << 20)
-            outlet.send(large)
+            writer.send(large)
             assert transport.get_write_buffer_size() > 0
             assert protocol.paused
-            outlet.send(b"behind it")
+            writer.send(b"behind it")
             assert await read_exactly(far, len(large) + 9) == large + b"behind it"
-            outlet.send(b"!")
+            writer.send(b"!")
             assert await read_exactly(far, 1) == b"!"
 
     uvloop.run(scenario())
@@ -70,10 +70,10 @@ def test_order_is_kept_where_the_kernel_does_not_take_all() -> None:
 
 def test_peer_that_is_gone_is_told_by_the_transport() -> None:
     async def scenario() -> None:
-        async with open_outlet() as (outlet, transport, protocol, far):
+        async with open_writer() as (writer, transport, protocol, far):
             transport.pause_reading()  # else the end of file would tell
             far.close()
-            outlet.send(b"into nothing")
+            writer.send(b"into nothing")
             assert isinstance(await protocol.lost, BrokenPipeError | ConnectionResetError)
 
     uvloop.run(scenario())
@@ -82,16 +82,16 @@ def test_peer_that_is_gone_is_told_by_the_transport() -> None:
 @pytest.mark.parametrize("end", ["close", "abort"])
 def test_nothing_goes_to_the_next_owner_of_the_descriptor(end: str) -> None:
     async def scenario() -> None:
-        async with open_outlet() as (outlet, transport, protocol, _):
-            descriptor = outlet._descriptor
+        async with open_writer() as (writer, transport, protocol, _):
+            descriptor = writer._descriptor
             getattr(transport, end)()
-            outlet.send(b"late")
+            writer.send(b"late")
             await protocol.lost
             near, far = socket.socketpair()
             with near, far:
                 if near.fileno() != descriptor:
                     os.dup2(near.fileno(), descriptor)
-                outlet.send(b"too late")
+                writer.send(b"too late")
                 far.setblocking(False)
                 with pytest.raises(BlockingIOError):
                     far.recv(10)
