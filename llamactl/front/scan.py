@@ -232,7 +232,10 @@ def parse_keep_alive(value: object) -> float:
             except ValueError:
                 raise ValueError(f"{value!r} is no duration") from None
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
+        try:
+            seconds = float(value)
+        except OverflowError:  # an integer of hundreds of digits
+            raise ValueError("it is larger than any number of seconds") from None
     else:
         raise ValueError("it is neither a number nor a text")
     if math.isnan(seconds):

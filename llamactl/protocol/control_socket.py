@@ -4,14 +4,19 @@ Clients ask and the supervisor answers by `id`, with notices in between.
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from llamactl.protocol.descriptions import Decision, DeviceStatus, LoadPlan, ModelCounters, ModelStatus
 from llamactl.protocol.lines import JunkNotice, Message
-from llamactl.protocol.values import ModelMemory, Stage, Value
+from llamactl.protocol.values import Keep, ModelMemory, Seconds, Stage, Text, Value, Whole
 from llamactl.settings import FrontSettings
 
 # --- client -> supervisor ---------------------------------------------------------------------------------------------
+
+
+MAX_LEASES = 1 << 14
 
 
 class ClientRole(StrEnum):
@@ -22,20 +27,20 @@ class ClientRole(StrEnum):
 class HeldLease(Value, frozen=True, kw_only=True):
     """A lease that a front holds from before the supervisor's restart."""
 
-    model: str
-    generation: str
+    model: Text
+    generation: Text
     busy: bool
-    last_used_s: float
-    since_s: float = 0.0
+    last_used_s: Seconds
+    since_s: Seconds = 0.0
     """Start of the oldest request in flight."""
 
 
 class ClientHello(Message, frozen=True, kw_only=True, tag="hello"):
     """First message of a client. A front that connects again announces every lease that it holds."""
 
-    version: int
+    version: Whole
     role: ClientRole
-    leases: tuple[HeldLease, ...] = ()
+    leases: Annotated[tuple[HeldLease, ...], msgspec.Meta(max_length=MAX_LEASES)] = ()
 
 
 class LeaseRequest(Message, frozen=True, kw_only=True, tag="lease"):
@@ -44,10 +49,10 @@ class LeaseRequest(Message, frozen=True, kw_only=True, tag="lease"):
     `stale_generation`: the generation that turned out to be gone when the front connected to it.
     """
 
-    id: int
-    model: str
+    id: Whole
+    model: Text
     autoload: bool = True
-    stale_generation: str = ""
+    stale_generation: Text = ""
     look: bool = False
     """It only looks: granted when the model is ready, else refused at once, also while the model loads. Of a model that
     sleeps the refusal's details are `asleep`, its generation, and `socket`, where it can be asked without a lease.
@@ -59,14 +64,14 @@ class CancelRequest(Message, frozen=True, kw_only=True, tag="cancel"):
     `cancelled`.
     """
 
-    id: int
+    id: Whole
 
 
 class LoadRequest(Message, frozen=True, kw_only=True, tag="load"):
     """Load by command. Goes on when the client leaves. Answered by Progress, then Done or Failure."""
 
-    id: int
-    model: str
+    id: Whole
+    model: Text
     wait: bool = True
     """False: Done as soon as the load is queued."""
 
@@ -76,8 +81,8 @@ class UnloadRequest(Message, frozen=True, kw_only=True, tag="unload"):
     is under way).
     """
 
-    id: int
-    model: str
+    id: Whole
+    model: Text
     now: bool = False
     wait: bool = True
 
@@ -87,48 +92,48 @@ class PinRequest(Message, frozen=True, kw_only=True, tag="pin"):
     Done or Failure.
     """
 
-    id: int
-    model: str
+    id: Whole
+    model: Text
     pinned: bool = True
 
 
 class PlanRequest(Message, frozen=True, kw_only=True, tag="plan"):
     """What would happen if this model were loaded now? Nothing is done. Answered by PlanResult or Failure."""
 
-    id: int
-    model: str
+    id: Whole
+    model: Text
 
 
 class MeasureRequest(Message, frozen=True, kw_only=True, tag="measure"):
     """Measure (again). Answered by MeasureResult or Failure."""
 
-    id: int
-    model: str
+    id: Whole
+    model: Text
 
 
 class ListRequest(Message, frozen=True, kw_only=True, tag="list"):
     """All models, or one by name or alias. Answered by ModelList or Failure."""
 
-    id: int
-    model: str = ""
+    id: Whole
+    model: Text = ""
 
 
 class StatusRequest(Message, frozen=True, kw_only=True, tag="status"):
     """The supervisor and its accounts. Answered by MachineStatus."""
 
-    id: int
+    id: Whole
 
 
 class ReloadRequest(Message, frozen=True, kw_only=True, tag="reload"):
     """Read the configuration again. Answered by ReloadResult or Failure."""
 
-    id: int
+    id: Whole
 
 
 class SubscribeRequest(Message, frozen=True, kw_only=True, tag="subscribe"):
     """Tell me of every change of a model from now on. Answered by ModelList, then ModelNotice and ModelRemoved come."""
 
-    id: int
+    id: Whole
 
 
 class BusyNotice(Message, frozen=True, kw_only=True, tag="busy"):
@@ -136,19 +141,19 @@ class BusyNotice(Message, frozen=True, kw_only=True, tag="busy"):
     one is the oldest now (told at most once a second).
     """
 
-    model: str
-    generation: str
-    since_s: float = 0.0
+    model: Text
+    generation: Text
+    since_s: Seconds = 0.0
     """Start of the oldest request in flight; 0: now."""
 
 
 class IdleNotice(Message, frozen=True, kw_only=True, tag="idle"):
     """The last request in flight on a lease has ended."""
 
-    model: str
-    generation: str
-    last_used_s: float
-    keep_alive_s: float | None = None
+    model: Text
+    generation: Text
+    last_used_s: Seconds
+    keep_alive_s: Keep | None = None
     """What the last request with a `keep_alive` asked for: unload after so many seconds without a request; negative:
     never. None: none has asked since the lease was granted or told idle last.
     """
@@ -160,12 +165,12 @@ class RecallAnswer(Message, frozen=True, kw_only=True, tag="recalled"):
     does not return. 0: an older front, that does not say.
     """
 
-    model: str
-    generation: str
+    model: Text
+    generation: Text
     returned: bool
-    last_used_s: float = 0.0
-    recall: int = 0
-    since_s: float = 0.0
+    last_used_s: Seconds = 0.0
+    recall: Whole = 0
+    since_s: Seconds = 0.0
     """Start of the oldest request in flight."""
 
 

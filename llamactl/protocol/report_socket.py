@@ -6,7 +6,7 @@ Children tell their state; the supervisor acknowledges and gives orders.
 from enum import StrEnum
 
 from llamactl.protocol.lines import JunkNotice, Message
-from llamactl.protocol.values import Breakdown, DeviceList, Facts, Note
+from llamactl.protocol.values import Breakdown, DeviceList, Facts, Fraction, Note, Text, Whole
 
 # --- child -> supervisor ----------------------------------------------------------------------------------------------
 
@@ -21,12 +21,12 @@ class ChildHello(Message, frozen=True, kw_only=True, tag="hello"):
     belongs to.
     """
 
-    version: int
+    version: Whole
     role: ChildRole
-    model: str
-    generation: str
-    pid: int
-    llama_cpp: str = ""
+    model: Text
+    generation: Text
+    pid: Whole
+    llama_cpp: Text = ""
 
 
 class ChildState(StrEnum):
@@ -45,17 +45,17 @@ class Report(Message, frozen=True, kw_only=True, tag="report"):
     instances fill `effective`. `progress` is 0 to 1 within `stage` (`starting`, `model`, `context`, `warmup`).
     """
 
-    seq: int
+    seq: Whole
     state: ChildState
-    stage: str = ""
-    progress: float | None = None
+    stage: Text = ""
+    progress: Fraction | None = None
     min: Breakdown | None = None
     max: Breakdown | None = None
     effective: Breakdown | None = None
     listing: DeviceList | None = None
-    busy: int = 0
+    busy: Whole = 0
     """Requests in flight or waiting at the instance."""
-    error: str = ""
+    error: Text = ""
     facts: Facts | None = None
     note: Note | None = None
 
@@ -69,9 +69,9 @@ class AnswerResult(StrEnum):
 class Answer(Message, frozen=True, kw_only=True, tag="answer"):
     """To one order. `busy`: requests are in flight, nothing was done."""
 
-    id: int
+    id: Whole
     result: AnswerResult
-    message: str = ""
+    message: Text = ""
 
 
 ChildMessage = ChildHello | Report | Answer

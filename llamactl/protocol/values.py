@@ -1,9 +1,24 @@
 """What is told of a model's memory and state, on both sockets?"""
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+
+MAX_TEXT = 1 << 16
+MAX_ENTRIES = 256
+MAX_SECONDS = 1e12
+
+# What peers may say. The supervisor computes with these, formats them and keeps them: whatever is beyond is refused
+# when the message is read.
+Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""A count, or bytes."""
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
+"""On a clock, or of time."""
+Keep = Annotated[float, msgspec.Meta(ge=-MAX_SECONDS, le=MAX_SECONDS)]
+"""Seconds to keep a model; negative: for ever."""
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class State(StrEnum):
@@ -40,13 +55,13 @@ class Row(Value, frozen=True, kw_only=True):
     """Bytes on one device, on the host, or in one other buffer type. `total` and `free` are known for devices only."""
 
     kind: RowKind
-    name: str
-    description: str = ""
-    model: int = 0
-    context: int = 0
-    compute: int = 0
-    total: int | None = None
-    free: int | None = None
+    name: Text
+    description: Text = ""
+    model: Whole = 0
+    context: Whole = 0
+    compute: Whole = 0
+    total: Whole | None = None
+    free: Whole | None = None
 
     @property
     def used(self) -> int:
@@ -58,17 +73,17 @@ class Breakdown(Value, frozen=True, kw_only=True):
     source.
     """
 
-    n_ctx: int
-    devices: tuple[Row, ...] = ()
+    n_ctx: Whole
+    devices: Annotated[tuple[Row, ...], msgspec.Meta(max_length=MAX_ENTRIES)] = ()
 
 
 class DeviceList(Value, frozen=True, kw_only=True):
     """The devices that a child can see, whether its model uses them or not. Rows have no bytes of a model."""
 
-    rows: tuple[Row, ...] = ()
-    ids: dict[str, str] = {}
+    rows: Annotated[tuple[Row, ...], msgspec.Meta(max_length=MAX_ENTRIES)] = ()
+    ids: Annotated[dict[Text, Text], msgspec.Meta(max_length=MAX_ENTRIES)] = {}
     """Bus addresses by name, where known: "0000:01:00.0"."""
-    busy: tuple[str, ...] = ()
+    busy: Annotated[tuple[Text, ...], msgspec.Meta(max_length=MAX_ENTRIES)] = ()
     """RPC servers that have another client now: their devices are not among the rows, and not gone either."""
     cheap: bool = False
     """Asked without a GPU context: only `free` is known then, and only of the devices asked for."""
@@ -103,34 +118,34 @@ def format_memory(memory: ModelMemory) -> dict[str, Any]:
 class Facts(Value, frozen=True, kw_only=True):
     """What a child read from the model file."""
 
-    architecture: str = ""
-    description: str = ""
-    n_ctx: int = 0
-    n_ctx_train: int = 0
-    n_embd: int = 0
-    n_vocab: int = 0
-    n_params: int = 0
-    size_bytes: int = 0
-    ftype: str = ""
+    architecture: Text = ""
+    description: Text = ""
+    n_ctx: Whole = 0
+    n_ctx_train: Whole = 0
+    n_embd: Whole = 0
+    n_vocab: Whole = 0
+    n_params: Whole = 0
+    size_bytes: Whole = 0
+    ftype: Text = ""
     """How the weights are quantized, in llama.cpp's words (`Q4_K - Medium`)."""
-    vocab_type: int = 0
+    vocab_type: Whole = 0
     """Number of llama.cpp's kind of vocabulary (llama.h: llama_vocab_type)."""
-    build: str = ""
+    build: Text = ""
     """llama.cpp's build, as it says it itself: `b` and a number, `-` and a commit."""
     extra_bufts: bool = True
     """False: this instance runs without llama.cpp's extra buffer types."""
-    input_modalities: tuple[str, ...] = ("text",)
+    input_modalities: Annotated[tuple[Text, ...], msgspec.Meta(max_length=MAX_ENTRIES)] = ("text",)
     """What requests may carry: `text`, `image`, `audio`."""
 
 
 class Note(Value, frozen=True, kw_only=True):
     """What the supervisor alone knows of an instance. The instance keeps it and returns it with every report."""
 
-    last_used_s: float = 0.0
-    ready_since_s: float = 0.0
+    last_used_s: Seconds = 0.0
+    ready_since_s: Seconds = 0.0
     pinned: bool | None = None
-    keep_alive_s: float | None = None
-    files: str = ""
+    keep_alive_s: Keep | None = None
+    files: Text = ""
     """Which files the instance was loaded from."""
 
 

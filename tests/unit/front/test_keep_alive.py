@@ -36,10 +36,16 @@ def test_keep_alive_as_ollama_has_it(value: object, seconds: float) -> None:
     assert parse_keep_alive(value) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("value", ["soon", "5 minutes", "5x", "m", "", "nan", True, None, [5], {}])
+@pytest.mark.parametrize("value", ["soon", "5 minutes", "5x", "m", "", "nan", True, None, [5], {}, 10**400, -(10**400)])
 def test_what_is_no_duration_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"duration|number"):
         parse_keep_alive(value)
+
+
+def test_body_with_a_number_beyond_all_bounds_is_refused() -> None:
+    with pytest.raises(LlamactlError, match="keep_alive") as caught:
+        find_keep_alive(b'{"model": "m", "keep_alive": 1' + b"0" * 400 + b"}")
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(
