@@ -24,10 +24,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from llamactl.protocol.control_socket import Failure, Progress
 from llamactl.protocol.values import MemoryStatus, Note, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
-from llamactl.sched.events import OrderWake, Refuse, StartInstance, TellProgress
+from llamactl.sched.events import OrderWake, StartInstance
 from llamactl.sched.evict import Outcome, Plan, Room, choose_drains
 from llamactl.sched.instances import Instance, Model, Reason
 from llamactl.sched.memory import HOST, add_bytes, list_claimed_devices
@@ -165,7 +166,7 @@ def _wait(core: Core, entry: Entry, waiting_for: tuple[str, ...], why: str) -> N
         core.record("load waits", entry.model, waiting_for=list(names), why=why)
 
 
-def _refuse(core: Core, entry: Entry, refusal: Refuse) -> None:
+def _refuse(core: Core, entry: Entry, refusal: Failure) -> None:
     core.refuse_all(entry.waiters, refusal)
     core.queue.remove(entry.model)
     core.record("load refused", entry.model, "warning", why=refusal.message, code=str(refusal.code))
@@ -288,7 +289,7 @@ def start(
         )
         warning = explain.format_hopeless(plan, option.needs) + "; it is tried all the same, since `strict` is false"
         for waiter in entry.waiters:
-            core.emit(TellProgress(waiter, Stage.STARTING, warning=warning))
+            core.tell_progress(waiter, Progress(id=0, stage=Stage.STARTING, warning=warning))
     explain.record_load_decided(core, model, needs)
     reserve = reserve_room(core, model, option, promised or {})
     left = add_bytes([dict(promised or {}), reserve.sizes])

@@ -9,6 +9,7 @@ After a start nothing is stopped, and nothing that would evict is started, until
 the fronts have announced their leases, or the time for that is over; from then on what stays silent is no victim.
 """
 
+from llamactl.protocol.control_socket import LeaseGone
 from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core, Recovery
@@ -18,7 +19,6 @@ from llamactl.sched.events import (
     InstanceFound,
     LeaseAnnounced,
     RecoveryBegan,
-    RevokeLease,
 )
 from llamactl.sched.instances import Instance, Lease, Model, Reason
 from llamactl.sched.lifecycle import refuse_ended
@@ -148,7 +148,8 @@ def handle_front_announced(core: Core, event: FrontAnnounced, now: float) -> Non
 def handle_lease_announced(core: Core, event: LeaseAnnounced, now: float) -> None:
     found = core.find(event.model, event.generation)
     if found is None or found[0].state in (State.STOPPING, State.SLEEPING):
-        core.emit(RevokeLease(event.holder, event.model, event.generation, "its instance is gone"))
+        gone = LeaseGone(model=event.model, generation=event.generation, reason="its instance is gone")
+        core.notify(event.holder, gone)
         return
     model, instance = found
     instance.leases[event.holder] = Lease(event.busy, (min(event.since_s, now) or now) if event.busy else 0.0)

@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from llamactl.protocol.control_socket import Done, Failure, LeaseGone, Progress, Recall, RecallCancelled
 from llamactl.protocol.values import Stage, State
-from llamactl.sched.events import Effect, Holder, Record, Refuse, TellProgress, Waiter
+from llamactl.sched.events import Effect, Holder, Notify, Record, Tell, Waiter
 from llamactl.sched.instances import Instance, Model
 from llamactl.sched.ledger import Ledger
 from llamactl.sched.queue import Entry, LoadQueue, MeasureQueue
@@ -85,12 +88,21 @@ class Core:
     def record(self, event: str, model: str = "", level: str = "info", /, **fields: Any) -> None:
         self.effects.append(Record(event, model, level, fields))
 
-    def refuse_all(self, waiters: list[Waiter], refusal: Refuse) -> None:
-        """The same refusal to each waiter; the one in `refusal` is ignored."""
+    def tell_progress(self, waiter: Waiter, progress: Progress) -> None:
+        """How far a request is; its `id` is filled in here."""
+        self.emit(Tell(waiter, msgspec.structs.replace(progress, id=waiter[1])))
+
+    def complete(self, waiter: Waiter, model: str, seconds: float = 0.0) -> None:
+        """The load, unload or pin that `waiter` asked for is done."""
+        self.emit(Tell(waiter, Done(id=waiter[1], model=model, seconds=seconds)))
+
+    def refuse_all(self, waiters: list[Waiter], refusal: Failure) -> None:
+        """The same refusal to each waiter; its `id` is filled in here."""
         for waiter in waiters:
-            self.effects.append(
-                Refuse(waiter, refusal.code, refusal.message, refusal.hint, refusal.model, dict(refusal.details))
-            )
+            self.emit(Tell(waiter, msgspec.structs.replace(refusal, id=waiter[1])))
+
+    def notify(self, holder: Holder, message: Recall | RecallCancelled | LeaseGone) -> None:
+        self.emit(Notify(holder, message))
 
     def set_stage(
         self, entry: Entry, stage: Stage, fraction: float | None = None, waiting_for: tuple[str, ...] = ()
@@ -105,7 +117,7 @@ class Core:
         entry.stage, entry.fraction, entry.waiting_for = stage, fraction, waiting_for
         entry.busy, entry.going = busy, going
         for waiter in entry.waiters:
-            self.emit(TellProgress(waiter, stage, fraction, waiting_for, busy, going))
+            self.tell_progress(waiter, entry.describe())
 
     def _sort_waited_for(self, names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Those that serve requests, and those that are being unloaded."""

@@ -2,7 +2,8 @@
 now) -> effects`.
 
 Events are facts that the supervisor has learnt, effects are wishes that it carries out; each failure of an effect
-comes back as an event. An effect is never a callback. `generation` names one start of a model's instance: facts
+comes back as an event. An effect is never a callback; it names models, never their units, and what clients are told is
+carried as the protocol's own message. `generation` names one start of a model's instance: facts
 about another generation than the present one are late news and change nothing. `holder` is one front's
 connection, `waiter` one request of one connection.
 """
@@ -10,9 +11,9 @@ connection, `waiter` one request of one connection.
 from dataclasses import dataclass, field
 from typing import Any
 
-from llamactl.errors import ErrorCode
+from llamactl.protocol.control_socket import Done, Failure, LeaseGone, MeasureResult, Progress, Recall, RecallCancelled
 from llamactl.protocol.report_socket import ChildState
-from llamactl.protocol.values import Breakdown, Facts, LoadFailure, Note, Row, Stage
+from llamactl.protocol.values import Breakdown, Facts, LoadFailure, Note, Row
 from llamactl.settings import Config, ModelSettings
 
 Holder = int
@@ -219,7 +220,7 @@ class RecallAnswered:
     returned: bool
     last_used_s: float = 0.0
     recall: int = 0
-    """The RecallLease that it answers; 0: it does not say."""
+    """The `id` of the Recall that it answers; 0: it does not say."""
     since_s: float = 0.0
     """Where it is busy: start of its oldest request that runs."""
 
@@ -313,6 +314,14 @@ Event = (
 
 
 @dataclass(frozen=True)
+class InstanceEffect:
+    """What is asked of one instance that runs."""
+
+    model: str
+    generation: str
+
+
+@dataclass(frozen=True)
 class StartInstance:
     """Start the model's unit. `extra_bufts` False: without llama.cpp's extra buffer types, because a warm-up died
     of them.
@@ -332,39 +341,28 @@ class StartInstance:
 
 
 @dataclass(frozen=True)
-class OrderStop:
+class OrderStop(InstanceEffect):
     """Ask the instance to stop if it is idle. Answered by StopAnswered, at the latest after 5 s."""
-
-    model: str
-    generation: str
 
 
 @dataclass(frozen=True)
-class OrderSleep:
+class OrderSleep(InstanceEffect):
     """Ask the instance to free its model and to keep its process, if it is idle. Answered by SleepAnswered, at the
     latest after 5 s.
     """
 
-    model: str
-    generation: str
-
 
 @dataclass(frozen=True)
-class OrderWake:
+class OrderWake(InstanceEffect):
     """Have a sleeping instance load again. Its reports tell how that goes. The margins are StartInstance's."""
 
-    model: str
-    generation: str
     margins_bytes: dict[str, int] = field(default_factory=dict)
     host_room_bytes: int | None = None
 
 
 @dataclass(frozen=True)
-class StopUnit:
+class StopUnit(InstanceEffect):
     """Stop the unit, whatever it does. Answered by InstanceEnded."""
-
-    model: str
-    generation: str
 
 
 @dataclass(frozen=True)
@@ -401,93 +399,43 @@ class ReadDevices:
 
 
 @dataclass(frozen=True)
-class RecallLease:
-    holder: Holder
-    model: str
-    generation: str
-    drain: bool = False
-    recall: int = 0
-    """Rises with every recall; its answers repeat it."""
+class Tell:
+    """To who waits for something: how far it is, or how it ended, once. The message's `id` is the waiter's request."""
+
+    waiter: Waiter
+    message: Progress | Done | MeasureResult | Failure
 
 
 @dataclass(frozen=True)
-class CancelRecall:
-    holder: Holder
-    model: str
-    generation: str
-
-
-@dataclass(frozen=True)
-class RevokeLease:
-    """Tell the holder that the instance behind its lease is gone."""
+class Notify:
+    """To who holds a lease: it is wanted back, may be kept after all, or is worth nothing any longer."""
 
     holder: Holder
-    model: str
-    generation: str
-    reason: str = ""
+    message: Recall | RecallCancelled | LeaseGone
 
 
 @dataclass(frozen=True)
 class GrantLease:
-    """`waiter` holds a lease from now on (its connection is the holder), and it counts as busy."""
-
-    waiter: Waiter
-    model: str
-    generation: str
-
-
-@dataclass(frozen=True)
-class Complete:
-    """The load, unload or measurement that `waiter` asked for is done."""
-
-    waiter: Waiter
-    model: str
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Refuse:
-    """What `waiter` asked for has failed."""
-
-    waiter: Waiter
-    code: ErrorCode
-    message: str
-    hint: str = ""
-    model: str = ""
-    details: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class TellProgress:
-    """`busy` and `going`: of those in `waiting_for`, the ones that serve requests, and the ones that are unloaded. Who
-    waits for an unload waits for the model itself.
+    """`waiter` holds a lease from now on (its connection is the holder), and it counts as busy. Where the instance's
+    socket is, the supervisor knows.
     """
 
     waiter: Waiter
-    stage: Stage
-    fraction: float | None = None
-    waiting_for: tuple[str, ...] = ()
-    busy: tuple[str, ...] = ()
-    going: tuple[str, ...] = ()
-    warning: str = ""
-    """Something that whoever waits should know, whatever comes of it."""
+    model: str
+    generation: str
 
 
 @dataclass(frozen=True)
-class SendNote:
+class SendNote(InstanceEffect):
     """What the instance shall keep for us."""
 
-    model: str
-    generation: str
     note: Note
 
 
 @dataclass(frozen=True)
-class ShareProcessors:
+class ShareProcessors(InstanceEffect):
     """So many models compute on the processors now, the instance's among them."""
 
-    model: str
-    generation: str
     sharers: int
 
 
@@ -513,13 +461,9 @@ Effect = (
     | StopMeasure
     | LookAtFiles
     | ReadDevices
-    | RecallLease
-    | CancelRecall
-    | RevokeLease
+    | Tell
+    | Notify
     | GrantLease
-    | Complete
-    | Refuse
-    | TellProgress
     | SendNote
     | ShareProcessors
     | Record

@@ -6,19 +6,19 @@ readable in messages.
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from llamactl.errors import ErrorCode
 from llamactl.names import MAX_NAME_LENGTH, format_command
+from llamactl.protocol.control_socket import Failure
 from llamactl.protocol.values import Breakdown, LoadFailure, RowKind, State
 from llamactl.sched.core import Core
-from llamactl.sched.events import Refuse
 from llamactl.sched.evict import Plan
 from llamactl.sched.instances import Model
 from llamactl.sched.memory import sum_per_account
 
-_ANY = (0, 0)
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
@@ -38,7 +38,11 @@ def list_names(names: tuple[str, ...], limit: int = 4) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
-# --- refusals: the waiter is filled in by who sends them ---
+# --- refusals: the id is filled in by who sends them ---
+
+
+def _fail(code: ErrorCode, message: str, hint: str, model: str, details: dict[str, Any] | None = None) -> Failure:
+    return Failure(id=0, code=code, message=message, hint=hint, model=model, details=details or {})
 
 
 def hint_unknown(core: Core, name: str) -> str:
@@ -54,42 +58,42 @@ def hint_unknown(core: Core, name: str) -> str:
     return "`llamactl list` shows all models"
 
 
-def refuse_unknown(core: Core, name: str) -> Refuse:
+def refuse_unknown(core: Core, name: str) -> Failure:
     if core.config.unread:
         message = f"cannot find model {name!r}: it may stand in {core.config.unread[0]}, which cannot be read"
-        return Refuse(_ANY, ErrorCode.INVALID_CONFIG, message, "`llamactl check` says why", name)
-    return Refuse(_ANY, ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint_unknown(core, name), name)
+        return _fail(ErrorCode.INVALID_CONFIG, message, "`llamactl check` says why", name)
+    return _fail(ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint_unknown(core, name), name)
 
 
-def refuse_invalid(model: Model, doing: str = "start") -> Refuse:
+def refuse_invalid(model: Model, doing: str = "start") -> Failure:
     message = f"cannot {doing} {model.name!r}: its configuration is invalid: {model.invalid}"
     hint = "`llamactl check` shows all problems; once they are mended, `llamactl reload`"
-    return Refuse(_ANY, ErrorCode.INVALID_MODEL, message, hint, model.name)
+    return _fail(ErrorCode.INVALID_MODEL, message, hint, model.name)
 
 
-def refuse_not_loaded(model: Model, doing: str, why: str = "it is not loaded") -> Refuse:
+def refuse_not_loaded(model: Model, doing: str, why: str = "it is not loaded") -> Failure:
     hint = f"`{format_command('load', model.name)}` loads it" if doing == "use" else ""
-    return Refuse(_ANY, ErrorCode.NOT_LOADED, f"cannot {doing} {model.name!r}: {why}", hint, model.name)
+    return _fail(ErrorCode.NOT_LOADED, f"cannot {doing} {model.name!r}: {why}", hint, model.name)
 
 
-def refuse_look(model: Model) -> Refuse:
+def refuse_look(model: Model) -> Failure:
     """One that sleeps can be asked how it was, without a lease: it does nothing for that."""
     refusal = refuse_not_loaded(model, "use")
     if model.state is not State.SLEEPING or model.instance is None:
         return refusal
-    return replace(refusal, details={"asleep": model.instance.generation})
+    return msgspec.structs.replace(refusal, details={"asleep": model.instance.generation})
 
 
-def refuse_cancelled(model: Model, why: str) -> Refuse:
-    return Refuse(_ANY, ErrorCode.CANCELLED, f"cannot start {model.name!r}: {why}", "", model.name)
+def refuse_cancelled(model: Model, why: str) -> Failure:
+    return _fail(ErrorCode.CANCELLED, f"cannot start {model.name!r}: {why}", "", model.name)
 
 
-def refuse_queue_full(model: Model, waiting: int, limit: str) -> Refuse:
+def refuse_queue_full(model: Model, waiting: int, limit: str) -> Failure:
     message = f"cannot queue another request for {model.name!r}: {waiting} are waiting already, `{limit}` is the limit"
-    return Refuse(_ANY, ErrorCode.QUEUE_FULL, message, "try again later", model.name, {"retry_after_s": 5})
+    return _fail(ErrorCode.QUEUE_FULL, message, "try again later", model.name, {"retry_after_s": 5})
 
 
-def refuse_failed(model: Model, failure: LoadFailure, now: float) -> Refuse:
+def refuse_failed(model: Model, failure: LoadFailure, now: float) -> Failure:
     """After a failed load, and during the back-off that follows it."""
     wait_s = max(0.0, model.retry_at_s - now)
     details: dict[str, Any] = {
@@ -102,28 +106,26 @@ def refuse_failed(model: Model, failure: LoadFailure, now: float) -> Refuse:
     message = f"cannot start {model.name!r}: {failure.message or 'its unit ended'} ({how})"
     at_once = format_command("load", model.name)
     hint = f"requests may try again in {wait_s:.0f} s; `{at_once}` tries at once" if wait_s else ""
-    return Refuse(_ANY, ErrorCode.LOAD_FAILED, message, hint, model.name, details)
+    return _fail(ErrorCode.LOAD_FAILED, message, hint, model.name, details)
 
 
-def refuse_measure_failed(model: Model) -> Refuse:
+def refuse_measure_failed(model: Model) -> Failure:
     message = f"cannot measure {model.name!r}: {model.measure_error}"
     hint = f"`{format_command('logs', model.name)}` shows more"
-    return Refuse(_ANY, ErrorCode.MEASURE_FAILED, message, hint, model.name)
+    return _fail(ErrorCode.MEASURE_FAILED, message, hint, model.name)
 
 
-def refuse_pinned(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]) -> Refuse:
+def refuse_pinned(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]) -> Failure:
     message = f"cannot start {model.name!r}: {format_lack(core, plan, needs)}, and only pinned models could go: "
     message += list_names(plan.waiting_for)
     details = {"pinned": list(plan.waiting_for), "shortages_bytes": dict(plan.shortages)}
-    return Refuse(_ANY, ErrorCode.PINNED, message, "unload or unpin one of them", model.name, details)
+    return _fail(ErrorCode.PINNED, message, "unload or unpin one of them", model.name, details)
 
 
-def refuse_hopeless(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]) -> Refuse:
+def refuse_hopeless(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]) -> Failure:
     message = f"cannot start {model.name!r}: {format_hopeless(plan, needs)}"
     details = {"hopeless_bytes": dict(plan.hopeless), "needs_bytes": {name: needs[name] for name in plan.hopeless}}
-    return Refuse(
-        _ANY, ErrorCode.DOES_NOT_FIT, message, "a smaller `ctx` or other devices may fit", model.name, details
-    )
+    return _fail(ErrorCode.DOES_NOT_FIT, message, "a smaller `ctx` or other devices may fit", model.name, details)
 
 
 def format_hopeless(plan: Plan, needs: Mapping[str, int]) -> str:

@@ -12,7 +12,8 @@ from enum import StrEnum
 
 import msgspec
 
-from llamactl.protocol.values import Breakdown, Facts, LoadFailure, MemoryStatus, Note, State
+from llamactl.protocol.control_socket import LeaseGone
+from llamactl.protocol.values import Breakdown, Facts, LoadFailure, MemoryStatus, ModelMemory, Note, State
 from llamactl.sched.events import Holder, Waiter
 from llamactl.sched.memory import HOST, strip_unmeasured, sum_per_account
 from llamactl.sched.placement import Option
@@ -120,6 +121,10 @@ class Instance:
     unloaders: dict[Waiter, float] = field(default_factory=dict)
     """Who waits for its end, since when."""
 
+    def make_lease_gone(self, reason: str) -> LeaseGone:
+        """What holders of a lease on it are told when that is worth nothing any longer."""
+        return LeaseGone(model=self.model, generation=self.generation, reason=reason)
+
     def count_busy(self) -> int:
         """Leases in use."""
         return sum([lease.busy for lease in self.leases.values()]) if self.leases else 0
@@ -222,6 +227,13 @@ class Model:
         for known in (self.learnt, self.taken):
             needs |= {name: max(needs.get(name, 0), size) for name, size in known.items()}
         return needs
+
+    def describe_memory(self) -> ModelMemory:
+        """All that is known of its memory, as clients are told."""
+        effective = self.instance.effective if self.instance is not None else None
+        return ModelMemory(
+            status=self.memory, error=self.measure_error, min=self.min, max=self.max, effective=effective
+        )
 
     def forget_failure(self) -> None:
         """What failed, and what was taken, with other settings or files says nothing about these."""

@@ -8,7 +8,7 @@ import msgspec
 
 from llamactl.protocol.values import State
 from llamactl.sched.core import Core
-from llamactl.sched.events import Complete, GrantLease, SendNote, Waiter
+from llamactl.sched.events import GrantLease, SendNote, Waiter
 from llamactl.sched.instances import Instance, Lease, Model
 from llamactl.sched.recheck import Scope
 
@@ -34,7 +34,7 @@ def serve_waiters(core: Core, model: Model, now: float) -> None:
     for waiter in core.queue.take_leases(entry):
         grant_lease(core, instance, waiter, now)
     for waiter, since_s in entry.loads.items():
-        core.emit(Complete(waiter, model.name, max(0.0, now - since_s)))
+        core.complete(waiter, model.name, max(0.0, now - since_s))
     core.queue.remove(model.name)
     core.recheck(Scope.HEAD)
 

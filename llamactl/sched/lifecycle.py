@@ -12,7 +12,7 @@ from llamactl.protocol.values import BY_SIGNAL, LoadFailure, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
-from llamactl.sched.events import Complete, InstanceEnded, InstanceReported, InstanceSilent, RevokeLease, SendNote
+from llamactl.sched.events import InstanceEnded, InstanceReported, InstanceSilent, SendNote
 from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, Reason
 from llamactl.sched.leases import serve_waiters
 from llamactl.sched.measuring import mark_hidden, measure_after_load, stop_using_extra_bufts
@@ -97,7 +97,7 @@ def _fall_asleep(core: Core, model: Model, instance: Instance, event: InstanceRe
     if instance.takedown is not None and instance.takedown.reason is Reason.SLEEP:
         instance.takedown = None
     for holder in instance.leases:
-        core.emit(RevokeLease(holder, model.name, instance.generation, "it sleeps"))
+        core.notify(holder, instance.make_lease_gone("it sleeps"))
     instance.leases.clear()
     if not woken or instance.adopted:
         core.record(
@@ -236,9 +236,9 @@ def handle_instance_ended(core: Core, event: InstanceEnded, now: float) -> None:
         core.drop_instance(model, State.UNLOADED)
     reason = failure.message or failure.result if failure is not None else "unloaded"
     for holder in instance.leases:
-        core.emit(RevokeLease(holder, model.name, instance.generation, reason))
+        core.notify(holder, instance.make_lease_gone(reason))
     for waiter, since_s in instance.unloaders.items():
-        core.emit(Complete(waiter, model.name, max(0.0, now - since_s)))
+        core.complete(waiter, model.name, max(0.0, now - since_s))
     if model.settings is None:
         refuse_ended(core, model)
 

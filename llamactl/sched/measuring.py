@@ -7,12 +7,13 @@ start, or that somebody stopped, is no attempt: the next load tries again. Figur
 say nothing about what is free now.
 """
 
+from llamactl.protocol.control_socket import MeasureResult
 from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched import explain
 from llamactl.sched.admission import get_host_room, is_to_be_measured, list_margins
 from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
-from llamactl.sched.events import Complete, MeasureEnded, MeasureReported, StartMeasure, StopMeasure
+from llamactl.sched.events import MeasureEnded, MeasureReported, StartMeasure, StopMeasure, Tell
 from llamactl.sched.instances import Model
 from llamactl.sched.memory import HOST, list_claimed_devices, list_device_rows
 from llamactl.sched.recheck import Scope
@@ -108,7 +109,7 @@ def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> N
     else:
         calibrate_by_measure(core, event, now)
         for waiter in core.measuring.take_waiters(model.name):
-            core.emit(Complete(waiter, model.name))
+            core.emit(Tell(waiter, MeasureResult(id=waiter[1], model=model.name, memory=model.describe_memory())))
     explain.record_measured(core, model, event.cached)
     instance = model.instance
     if instance is not None and instance.effective is None and not core.ledger.holds.get(model.name):

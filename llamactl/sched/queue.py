@@ -9,6 +9,7 @@ their own waiters.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from llamactl.protocol.control_socket import Progress
 from llamactl.protocol.values import Stage
 from llamactl.sched.events import Holder, Waiter
 
@@ -47,6 +48,17 @@ class Entry:
     @property
     def is_wanted(self) -> bool:
         return self.own or bool(self.leases or self.loads)
+
+    def describe(self) -> Progress:
+        """Where it is, as its waiters are told; without the id of a request."""
+        return Progress(
+            id=0,
+            stage=self.stage,
+            fraction=self.fraction,
+            waiting_for=self.waiting_for,
+            busy=self.busy,
+            going=self.going,
+        )
 
 
 class LoadQueue:

@@ -1,6 +1,6 @@
 """What happens with each request of a client, and when its client leaves?
 
-Each waiter gets exactly one of GrantLease, Complete and Refuse, unless it leaves first. A lease request:
+Each waiter gets exactly one of GrantLease, Done, MeasureResult and Failure, unless it leaves first. A lease request:
 1. Unknown or invalid model: refused.
 2. Ready, and nothing is taking it down: granted at once.
 3. `stale_generation` is the one that we think is alive: the front was faster than systemd; it waits for news of that
@@ -11,18 +11,16 @@ refused.
 6. Asleep, loading, on its way out, or not loaded: it joins the model's entry.
 """
 
+from llamactl.protocol.control_socket import Progress
 from llamactl.protocol.values import MemoryStatus, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
 from llamactl.sched.events import (
-    Complete,
     Holder,
     LeaseRequested,
     LoadRequested,
     MeasureRequested,
     PinRequested,
-    RevokeLease,
-    TellProgress,
     UnloadRequested,
     Waiter,
 )
@@ -103,7 +101,7 @@ def handle_load_requested(core: Core, event: LoadRequested, now: float) -> None:
     if model is None:
         return
     if model.state is State.READY and model.instance is not None and model.instance.is_granting:
-        core.emit(Complete(waiter, model.name))
+        core.complete(waiter, model.name)
         return
     if model.settings is None:
         core.refuse_all([waiter], explain.refuse_invalid(model))
@@ -128,7 +126,7 @@ def _join(core: Core, model: Model, entry: Entry, waiter: Waiter | None, now: fl
         if entry.stage is Stage.QUEUED:
             entry.stage, entry.fraction = Stage.LOADING, instance.progress
     if waiter is not None:
-        core.emit(TellProgress(waiter, entry.stage, entry.fraction, entry.waiting_for, entry.busy, entry.going))
+        core.tell_progress(waiter, entry.describe())
     asleep = model.state is State.SLEEPING and instance is not None and instance.takedown is None
     if asleep and must_load_anew(model):
         begin_takedown(core, model, Reason.ASLEEP, now, drain=True)
@@ -161,7 +159,7 @@ def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> N
             core.refuse_all([waiter], explain.refuse_not_loaded(model, "unload"))
         else:
             core.record("load cancelled", model.name, reason=str(Reason.COMMAND))
-            core.emit(Complete(waiter, model.name))
+            core.complete(waiter, model.name)
         return
     if model.state is State.STOPPING and not event.wait:
         core.refuse_all([waiter], explain.refuse_not_loaded(model, "unload", "it is stopping already"))
@@ -176,7 +174,7 @@ def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> N
     else:
         stop_unit(core, model, Reason.COMMAND)
         for holder in instance.leases:
-            core.emit(RevokeLease(holder, model.name, instance.generation, "unloaded by command"))
+            core.notify(holder, instance.make_lease_gone("unloaded by command"))
         instance.leases.clear()
 
 
@@ -198,7 +196,7 @@ def handle_pin_requested(core: Core, event: PinRequested, now: float) -> None:
     send_note(core, instance, pinned=event.pinned)
     keep_if_pinned(core, model, now)
     core.record("model pinned" if event.pinned else "model unpinned", model.name)
-    core.emit(Complete(event.waiter, model.name))
+    core.complete(event.waiter, model.name)
     core.recheck(Scope.ALL)
 
 
@@ -225,7 +223,7 @@ def handle_measure_requested(core: Core, event: MeasureRequested, now: float) ->
         core.refuse_all([event.waiter], explain.refuse_invalid(model, "measure"))
         return
     core.measuring.waiters[event.waiter] = model.name
-    core.emit(TellProgress(event.waiter, Stage.MEASURING))
+    core.tell_progress(event.waiter, Progress(id=0, stage=Stage.MEASURING))
     if not core.measuring.is_current(model.name) or core.measuring.reported:
         core.measuring.add(model.name, first=True)
         if model.memory is MemoryStatus.FAILED:

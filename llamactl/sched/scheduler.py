@@ -182,7 +182,7 @@ def _handle_lease_busy(core: Core, event: events.LeaseBusy, now: float) -> None:
         return
     model, instance = found
     if model.state is State.SLEEPING:  # its lease was revoked when that was found out, and the two have crossed
-        core.emit(events.RevokeLease(event.holder, event.model, event.generation, "it sleeps"))
+        core.notify(event.holder, instance.make_lease_gone("it sleeps"))
         return
     # A holder that we did not know of knows better: a front says so only of a lease that it has.
     lease = instance.leases.setdefault(event.holder, Lease(busy=False, busy_since_s=now))

@@ -7,7 +7,7 @@ same, "not yet". Socket, unit and process are the supervisor's to add.
 from llamactl.config.model_keys import AT_NEXT_LOAD
 from llamactl.names import format_slug
 from llamactl.protocol.descriptions import ModelStatus
-from llamactl.protocol.values import Breakdown, ModelMemory, Stage, State
+from llamactl.protocol.values import Stage, State
 from llamactl.sched.admission import is_to_be_admitted
 from llamactl.sched.args import format_args
 from llamactl.sched.core import Core
@@ -39,7 +39,6 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
         state, stage = State.LOADING, entry.stage
     elif model.state is State.LOADING and instance is not None:
         stage = Stage.LOADING if instance.stage else Stage.STARTING
-    effective: Breakdown | None = instance.effective if instance is not None else None
     return ModelStatus(
         name=model.name,
         state=state,
@@ -62,9 +61,7 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
         waiting_settings=list_waiting_settings(model),
         last_used_s=instance.last_used_s if instance is not None else 0.0,
         ready_since_s=instance.ready_since_s if instance is not None else 0.0,
-        memory=ModelMemory(
-            status=model.memory, error=model.measure_error, min=model.min, max=model.max, effective=effective
-        ),
+        memory=model.describe_memory(),
         facts=(instance.facts if instance is not None else None) or model.facts,
         failure=model.failure,
         failures=model.failures,

@@ -11,19 +11,17 @@ left that it could serve. Going to sleep is the same way with another order at i
 lease.
 """
 
+from llamactl.protocol.control_socket import Progress, Recall, RecallCancelled
 from llamactl.protocol.values import Stage, State
 from llamactl.sched.core import Core
 from llamactl.sched.events import (
-    CancelRecall,
     Holder,
     OrderSleep,
     OrderStop,
     RecallAnswered,
-    RecallLease,
     SleepAnswered,
     StopAnswered,
     StopUnit,
-    TellProgress,
 )
 from llamactl.sched.instances import RECALL_S, Instance, Lease, Model, Reason, Takedown
 from llamactl.sched.leases import send_note, serve_waiters
@@ -51,7 +49,8 @@ def begin_takedown(
 def _recall(core: Core, instance: Instance, takedown: Takedown, holder: Holder, now: float) -> None:
     takedown.unanswered[holder] = now + RECALL_S
     core.recalls += 1
-    core.emit(RecallLease(holder, instance.model, instance.generation, takedown.drain, core.recalls))
+    recall = Recall(model=instance.model, generation=instance.generation, drain=takedown.drain, id=core.recalls)
+    core.notify(holder, recall)
 
 
 def advance_takedown(core: Core, model: Model, now: float) -> None:
@@ -88,7 +87,7 @@ def call_off_takedown(core: Core, model: Model, why: str, now: float) -> None:
         return
     takedown, instance.takedown = instance.takedown, None
     for holder in instance.leases:
-        core.emit(CancelRecall(holder, model.name, instance.generation))
+        core.notify(holder, RecallCancelled(model=model.name, generation=instance.generation))
     core.record(
         "victim spared", model.name, why=why, **({"for_model": takedown.for_model} if takedown.for_model else {})
     )
@@ -134,8 +133,9 @@ def tell_unloaders(core: Core, model: Model, warning: str = "") -> None:
         return
     going = name if model.state is State.STOPPING or warning else ()
     busy = name if not going and (instance.count_busy() or instance.hinted_until_s) else ()
+    progress = Progress(id=0, stage=Stage.WAITING, waiting_for=name, busy=busy, going=going, warning=warning)
     for waiter in instance.unloaders:
-        core.emit(TellProgress(waiter, Stage.WAITING, None, name, busy, going, warning))
+        core.tell_progress(waiter, progress)
 
 
 # --- answers ---

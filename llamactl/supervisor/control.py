@@ -9,7 +9,6 @@ open (the client has left, did not want to wait, or had its answer) go nowhere.
 import asyncio
 import itertools
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,11 +29,11 @@ from llamactl.protocol.control_socket import (
     LoadRequest,
     MachineStatus,
     MeasureRequest,
-    MeasureResult,
     ModelList,
     PinRequest,
     PlanRequest,
     PlanResult,
+    Progress,
     RecallAnswer,
     ReloadRequest,
     ReloadResult,
@@ -43,7 +42,7 @@ from llamactl.protocol.control_socket import (
     UnloadRequest,
     Welcome,
 )
-from llamactl.protocol.descriptions import LoadPlan, ModelStatus
+from llamactl.protocol.descriptions import LoadPlan
 from llamactl.protocol.lines import VERSION
 from llamactl.sched import events
 from llamactl.sched.events import Holder, Waiter
@@ -55,7 +54,7 @@ from llamactl.systemd.journal import get_logger
 _log = get_logger()
 
 
-class Desk(Protocol):
+class SupervisorApi(Protocol):
     """What the control socket needs of the supervisor."""
 
     def dispatch(self, event: events.Event) -> None: ...
@@ -71,16 +70,6 @@ class Desk(Protocol):
     def fail(self, error: BaseException) -> None: ...
 
 
-class OpenKind(Enum):
-    """Which final answer an open request gets."""
-
-    LEASE = auto()
-    LOAD = auto()
-    UNLOAD = auto()
-    MEASURE = auto()
-    PIN = auto()
-
-
 @dataclass(eq=False)
 class Client:
     """One connection after its greeting."""
@@ -88,18 +77,19 @@ class Client:
     holder: Holder
     role: ClientRole
     connection: LineConnection
-    open: dict[int, OpenKind] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+    """Requests that have not had their final answer."""
 
 
 class Control:
     """The server of `control.sock`."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, api: SupervisorApi) -> None:
+        self._api = api
         self._ids = itertools.count(1)
         self._clients: dict[LineConnection, Client | None] = {}
         self._by_holder: dict[Holder, Client] = {}
-        self._tasks = TaskSet(desk.fail)
+        self._tasks = TaskSet(api.fail)
         self._server: asyncio.Server | None = None
 
     async def listen(self, path: Path, group: int | None) -> None:
@@ -119,10 +109,6 @@ class Control:
 
     # --- answers ---
 
-    def is_open(self, waiter: Waiter) -> bool:
-        client = self._by_holder.get(waiter[0])
-        return client is not None and waiter[1] in client.open
-
     def tell(self, holder: Holder, message: msgspec.Struct) -> None:
         """A notice to one client; nothing when it has left."""
         client = self._by_holder.get(holder)
@@ -134,26 +120,17 @@ class Control:
             if client.role is ClientRole.FRONT:
                 client.connection.send(message)
 
-    def progress(self, waiter: Waiter, message: msgspec.Struct) -> None:
-        if self.is_open(waiter):
-            self.tell(waiter[0], message)
-
-    def answer(self, waiter: Waiter, message: msgspec.Struct) -> bool:
-        """The final answer to an open request; False when nobody waits for it any more."""
+    def tell_waiter(self, waiter: Waiter, message: msgspec.Struct) -> bool:
+        """How far an open request is (Progress), or its one final answer (all else); False when nobody waits for it any
+        more.
+        """
         client = self._by_holder.get(waiter[0])
-        if client is None or client.open.pop(waiter[1], None) is None:
+        if client is None or waiter[1] not in client.open:
             return False
+        if not isinstance(message, Progress):
+            client.open.discard(waiter[1])
         client.connection.send(message)
         return True
-
-    def complete(self, waiter: Waiter, model: str, seconds: float, status: ModelStatus | None) -> None:
-        """The answer that the kind of the request wants."""
-        client = self._by_holder.get(waiter[0])
-        kind = client.open.get(waiter[1]) if client is not None else None
-        if kind is OpenKind.MEASURE and status is not None:
-            self.answer(waiter, MeasureResult(id=waiter[1], model=model, memory=status.memory))
-        else:
-            self.answer(waiter, Done(id=waiter[1], model=model, seconds=seconds))
 
     # --- questions ---
 
@@ -164,8 +141,8 @@ class Control:
         client = self._clients.pop(connection, None)
         if client is not None:
             del self._by_holder[client.holder]
-            self._desk.unwatch(client.holder)
-            self._desk.dispatch(events.ConnectionGone(client.holder))
+            self._api.unwatch(client.holder)
+            self._api.dispatch(events.ConnectionGone(client.holder))
 
     def _handle_message(self, connection: LineConnection, message: Any) -> None:
         client = self._clients.get(connection)
@@ -191,29 +168,29 @@ class Control:
         client = Client(next(self._ids), hello.role, connection)
         self._clients[connection] = client
         self._by_holder[client.holder] = client
-        connection.send(self._desk.welcome())
+        connection.send(self._api.welcome())
         if hello.role is ClientRole.FRONT:
             for lease in hello.leases:
-                self._desk.dispatch(
+                self._api.dispatch(
                     events.LeaseAnnounced(
                         client.holder, lease.model, lease.generation, lease.busy, lease.last_used_s, lease.since_s
                     )
                 )
-            self._desk.dispatch(events.FrontAnnounced(client.holder))
+            self._api.dispatch(events.FrontAnnounced(client.holder))
 
     def _handle_request(self, client: Client, message: Any) -> None:
         holder = client.holder
         match message:
             case BusyNotice():
-                self._desk.dispatch(events.LeaseBusy(holder, message.model, message.generation, message.since_s))
+                self._api.dispatch(events.LeaseBusy(holder, message.model, message.generation, message.since_s))
             case IdleNotice():
-                self._desk.dispatch(
+                self._api.dispatch(
                     events.LeaseIdle(
                         holder, message.model, message.generation, message.last_used_s, message.keep_alive_s
                     )
                 )
             case RecallAnswer():
-                self._desk.dispatch(
+                self._api.dispatch(
                     events.RecallAnswered(
                         holder,
                         message.model,
@@ -225,75 +202,73 @@ class Control:
                     )
                 )
             case CancelRequest():
-                if client.open.pop(message.id, None) is not None:
+                if message.id in client.open:
+                    client.open.discard(message.id)
                     client.connection.send(
                         Failure(id=message.id, code=ErrorCode.CANCELLED, message="cancelled by the client")
                     )
-                    self._desk.dispatch(events.WaiterGone((holder, message.id)))
+                    self._api.dispatch(events.WaiterGone((holder, message.id)))
             case LeaseRequest():
                 if client.role is not ClientRole.FRONT:
                     raise LlamactlError(ErrorCode.PROTOCOL, "cannot grant a lease: only fronts hold leases")
                 self._open(
                     client,
                     message.id,
-                    OpenKind.LEASE,
                     events.LeaseRequested(
                         (holder, message.id), message.model, message.autoload, message.stale_generation, message.look
                     ),
                 )
             case LoadRequest():
-                self._open(client, message.id, OpenKind.LOAD, events.LoadRequested((holder, message.id), message.model))
+                self._open(client, message.id, events.LoadRequested((holder, message.id), message.model))
                 self._detach(message.wait, (holder, message.id), message.model)
             case UnloadRequest():
                 event = events.UnloadRequested((holder, message.id), message.model, message.now, message.wait)
-                self._open(client, message.id, OpenKind.UNLOAD, event)
+                self._open(client, message.id, event)
                 self._detach(message.wait, (holder, message.id), message.model)
             case MeasureRequest():
-                self._open(
-                    client, message.id, OpenKind.MEASURE, events.MeasureRequested((holder, message.id), message.model)
-                )
+                self._open(client, message.id, events.MeasureRequested((holder, message.id), message.model))
             case PinRequest():
                 pin = events.PinRequested((holder, message.id), message.model, message.pinned)
-                self._open(client, message.id, OpenKind.PIN, pin)
+                self._open(client, message.id, pin)
             case PlanRequest():
                 self._tasks.spawn(self._explain_load(client, message))
-            case ListRequest() if client.role is ClientRole.CLI and not self._desk.is_settled():
+            case ListRequest() if client.role is ClientRole.CLI and not self._api.is_settled():
                 # Else whoever asks right after a restart would be shown models that load anew.
                 self._tasks.spawn(self._list_when_settled(client, message))
             case ListRequest():
                 self._list(client, message)
             case SubscribeRequest():
-                client.connection.send(msgspec.structs.replace(self._desk.watch(holder), id=message.id))
+                client.connection.send(msgspec.structs.replace(self._api.watch(holder), id=message.id))
             case StatusRequest():
-                client.connection.send(msgspec.structs.replace(self._desk.machine_status(), id=message.id))
+                client.connection.send(msgspec.structs.replace(self._api.machine_status(), id=message.id))
             case ReloadRequest():
                 self._tasks.spawn(self._reload(client, message.id))
 
-    def _open(self, client: Client, request_id: int, kind: OpenKind, event: events.Event) -> None:
+    def _open(self, client: Client, request_id: int, event: events.Event) -> None:
         if request_id in client.open:
             raise LlamactlError(ErrorCode.PROTOCOL, f"cannot take request {request_id}: a request of that id is open")
-        client.open[request_id] = kind
-        self._desk.dispatch(event)
+        client.open.add(request_id)
+        self._api.dispatch(event)
 
     def _detach(self, wait: bool, waiter: Waiter, model: str) -> None:
         """A request that does not wait is done when it was not refused at once."""
         if not wait:
-            self.answer(waiter, Done(id=waiter[1], model=model))
+            self.tell_waiter(waiter, Done(id=waiter[1], model=model))
 
     async def _explain_load(self, client: Client, message: PlanRequest) -> None:
         try:
-            plan = await self._desk.explain_load(message.model)
+            plan = await self._api.explain_load(message.model)
         except LlamactlError as error:
             client.connection.send(format_failure(message.id, error))
         else:
             client.connection.send(PlanResult(id=message.id, plan=plan))
 
     def _list(self, client: Client, message: ListRequest) -> None:
-        listing = self._desk.list_models(message.model)
+        listing = self._api.list_models(message.model)
         client.connection.send(msgspec.structs.replace(listing, id=message.id))
 
     async def _list_when_settled(self, client: Client, message: ListRequest) -> None:
-        await self._desk.settle()
+        await self._api.settle()
         try:
             self._list(client, message)
         except LlamactlError as error:
@@ -301,7 +276,7 @@ class Control:
 
     async def _reload(self, client: Client, request_id: int) -> None:
         try:
-            result = await self._desk.reload()
+            result = await self._api.reload()
         except LlamactlError as error:
             client.connection.send(format_failure(request_id, error))
             return

@@ -24,30 +24,23 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import Role, format_slug, format_unit
 from llamactl.paths import Paths
 from llamactl.protocol.control_socket import (
-    Failure,
-    LeaseGone,
-    LeaseGrant,
     MachineStatus,
     ModelList,
     ModelsChanged,
-    Progress,
-    Recall,
-    RecallCancelled,
     ReloadResult,
     Welcome,
 )
 from llamactl.protocol.descriptions import LoadPlan, ModelStatus
 from llamactl.protocol.lines import VERSION
-from llamactl.protocol.report_socket import AnswerResult, Report
+from llamactl.protocol.report_socket import Report
 from llamactl.protocol.values import LoadFailure, State
 from llamactl.sched import events
 from llamactl.sched.scheduler import Scheduler
 from llamactl.settings import Config, FrontSettings, ModelSettings
 from llamactl.supervisor.children import Child, Children
 from llamactl.supervisor.control import Control
-from llamactl.supervisor.counters import Counters
+from llamactl.supervisor.effects import EffectRunner
 from llamactl.supervisor.files import FileLooks
-from llamactl.supervisor.history import History
 from llamactl.supervisor.host import acquire_host_memory
 from llamactl.supervisor.measurements import Measurements
 from llamactl.supervisor.tasks import TaskSet
@@ -74,8 +67,6 @@ class Supervisor:
         self._files = FileLooks()
         self._children = Children(self._units.is_expected, self._handle_report, self._handle_silent)
         self._control = Control(self)
-        self._counters = Counters()
-        self._history = History()
         self._watchers = Watchers(self._list_statuses, self._control.tell)
         self._config = Config()
         self._heads = HeadCache()
@@ -83,6 +74,16 @@ class Supervisor:
         self._dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = TaskSet(self.fail)
+        self._runner = EffectRunner(
+            paths,
+            self._units,
+            self._measurements,
+            self._children,
+            self._control,
+            self._tasks,
+            self.dispatch,
+            self._look_at_files,
+        )
         self._reloading = asyncio.Lock()
         self._since_s = time.monotonic()
         self._status = ""
@@ -244,7 +245,7 @@ class Supervisor:
                 effects = self._scheduler.handle(event, time.monotonic())
                 acted = acted or bool(effects)
                 for effect in effects:
-                    self._apply(effect)
+                    self._runner.run(effect)
                 self._watchers.touch(self._scheduler.take_passed())
         except Exception as error:
             self.fail(error)
@@ -267,115 +268,19 @@ class Supervisor:
             _log.warning("host memory unknown", reason=str(error))
             return
         for effect in self._scheduler.handle(events.HostRead(total, available), time.monotonic()):
-            self._apply(effect)
+            self._runner.run(effect)
 
     def _read_vram(self, event: events.Event) -> None:
         """Likewise the memory of devices that the kernel counts."""
         reading = None if isinstance(event, events.DevicesRead) else self._measurements.read_vram()
         if reading is not None:
             for effect in self._scheduler.handle(reading, time.monotonic()):
-                self._apply(effect)
-
-    def _apply(self, effect: events.Effect) -> None:
-        match effect:
-            case events.Record():
-                self._counters.count(effect)
-                self._history.take(effect, time.time())
-                getattr(_log, effect.level)(effect.event, model=effect.model or None, **effect.fields)
-            case events.GrantLease():
-                self._grant(effect)
-            case events.Refuse():
-                details = effect.details
-                if "asleep" in details:
-                    details = {**details, "socket": str(self._paths.instance_socket(format_slug(effect.model)))}
-                failure = Failure(
-                    id=effect.waiter[1],
-                    code=effect.code,
-                    message=effect.message,
-                    hint=effect.hint,
-                    model=effect.model,
-                    details=details,
-                )
-                self._control.answer(effect.waiter, failure)
-            case events.Complete():
-                status = self._scheduler.model_status(effect.model)
-                self._control.complete(effect.waiter, effect.model, effect.seconds, status)
-            case events.TellProgress():
-                progress = Progress(
-                    id=effect.waiter[1],
-                    stage=effect.stage,
-                    fraction=effect.fraction,
-                    waiting_for=effect.waiting_for,
-                    busy=effect.busy,
-                    going=effect.going,
-                    warning=effect.warning,
-                )
-                self._control.progress(effect.waiter, progress)
-            case events.StartInstance():
-                self._units.start_instance(effect)
-            case events.StartMeasure():
-                self._measurements.start(effect)
-            case events.OrderStop():
-                self._spawn_order_stop(effect)
-            case events.OrderSleep():
-                self._spawn_order_sleep(effect)
-            case events.OrderWake():
-                self._children.order_wake(
-                    format_slug(effect.model), effect.generation, effect.margins_bytes, effect.host_room_bytes
-                )
-            case events.StopUnit():
-                self._units.stop(Role.MODEL, format_slug(effect.model), effect.generation)
-            case events.StopMeasure():
-                self._measurements.stop(effect.model)
-            case events.LookAtFiles():
-                self._tasks.spawn(self._look_at_files([effect.settings]))
-            case events.ReadDevices():
-                self._measurements.read_devices(effect)
-            case events.RecallLease():
-                recall = Recall(model=effect.model, generation=effect.generation, drain=effect.drain, id=effect.recall)
-                self._control.tell(effect.holder, recall)
-            case events.CancelRecall():
-                self._control.tell(effect.holder, RecallCancelled(model=effect.model, generation=effect.generation))
-            case events.RevokeLease():
-                gone = LeaseGone(model=effect.model, generation=effect.generation, reason=effect.reason)
-                self._control.tell(effect.holder, gone)
-            case events.SendNote():
-                self._children.send_note(format_slug(effect.model), effect.generation, effect.note)
-            case events.ShareProcessors():
-                self._children.order_share(format_slug(effect.model), effect.generation, effect.sharers)
-
-    def _grant(self, effect: events.GrantLease) -> None:
-        slug = format_slug(effect.model)
-        grant = LeaseGrant(
-            id=effect.waiter[1],
-            model=effect.model,
-            slug=slug,
-            generation=effect.generation,
-            socket=str(self._paths.instance_socket(slug)),
-        )
-        if not self._control.answer(effect.waiter, grant):
-            # The request left between the decision and now, but its connection holds the lease: it will say how it is.
-            self._control.tell(effect.waiter[0], grant)
+                self._runner.run(effect)
 
     async def _look_at_files(self, models: Iterable[ModelSettings]) -> None:
         """Tell the scheduler which files these models have now."""
         for event in await self._files.look(models):
             self.dispatch(event)
-
-    def _spawn_order_stop(self, effect: events.OrderStop) -> None:
-        async def order() -> None:
-            answer = await self._children.order_stop(format_slug(effect.model), effect.generation)
-            stopping, silent = answer is AnswerResult.OK, answer is None
-            self.dispatch(events.StopAnswered(effect.model, effect.generation, stopping, silent))
-
-        self._tasks.spawn(order())
-
-    def _spawn_order_sleep(self, effect: events.OrderSleep) -> None:
-        async def order() -> None:
-            answer = await self._children.order_sleep(format_slug(effect.model), effect.generation)
-            self.dispatch(events.SleepAnswered(effect.model, effect.generation, answer is AnswerResult.OK))
-
-        self._tasks.spawn(order())
 
     def _arm_timer(self) -> None:
         if self._timer is not None:
@@ -490,7 +395,7 @@ class Supervisor:
             slug=slug,
             unit=format_unit(Role.MODEL, slug),
             pid=run.pid if run is not None else 0,
-            ended=self._history.find_ending(status.name),
+            ended=self._runner.history.find_ending(status.name),
             created=self._config.created.get(status.name, 0),
         )
 
@@ -509,8 +414,8 @@ class Supervisor:
             queue=self._scheduler.queue_names(),
             controllers=self._units.manager.controllers,
             problems=self._list_problems(),
-            counters=self._counters.list_models(),
-            decisions=self._history.list_decisions(),
+            counters=self._runner.counters.list_models(),
+            decisions=self._runner.history.list_decisions(),
         )
 
     def _tell_status(self) -> None:

@@ -10,6 +10,7 @@ import time
 from collections import deque
 
 from benchlib.report import Result
+from llamactl.protocol.control_socket import Failure, Recall
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Breakdown, Row, RowKind
 from llamactl.sched import events as ev
@@ -128,14 +129,12 @@ class _Crowd:
                 self.inbox.append(ev.StopAnswered(effect.model, effect.generation, True))
             case ev.StopUnit():
                 self.inbox.append(ev.InstanceEnded(effect.model, effect.generation))
-            case ev.RecallLease():
-                answer = ev.RecallAnswered(
-                    effect.holder, effect.model, effect.generation, True, self._now, effect.recall
-                )
+            case ev.Notify(holder, Recall() as recall):
+                answer = ev.RecallAnswered(holder, recall.model, recall.generation, True, self._now, recall.id)
                 self.inbox.append(answer)
             case ev.GrantLease():
                 self.waiting -= 1
                 self.granted += 1
                 self.inbox.append(ev.LeaseIdle(effect.waiter[0], effect.model, effect.generation, self._now))
-            case ev.Refuse():
+            case ev.Tell(message=Failure()):
                 self.waiting -= 1

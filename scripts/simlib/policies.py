@@ -9,6 +9,7 @@ device it lies on.
 from collections import deque
 from collections.abc import Iterable
 
+from llamactl.protocol.control_socket import Failure, Recall, RecallCancelled
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Breakdown, Row, RowKind
 from llamactl.sched import events
@@ -151,9 +152,9 @@ class LlamactlPolicy(Policy):
                 self.leases[model] = generation
                 self.draining.discard(model)
                 self.machine.begin(model, self.waiting.pop(waiter))
-            case events.Refuse(waiter=waiter):
+            case events.Tell(waiter=waiter, message=Failure()):
                 self.machine.fail(self.waiting.pop(waiter))
-            case events.RecallLease(model=model, generation=generation, drain=drain):
+            case events.Notify(message=Recall(model=model, generation=generation, drain=drain)):
                 if self.leases.get(model) != generation:
                     yield events.RecallAnswered(FRONT, model, generation, True, self.clock.now)
                 elif not self.machine.running.get(model):
@@ -163,7 +164,7 @@ class LlamactlPolicy(Policy):
                     if drain:
                         self.draining.add(model)
                     yield events.RecallAnswered(FRONT, model, generation, False)
-            case events.CancelRecall(model=model):
+            case events.Notify(message=RecallCancelled(model=model)):
                 self.draining.discard(model)
                 for request in self.held_back.pop(model, []):
                     self.clock.after(0.0, lambda request=request: self.handle_request(request))  # type: ignore[misc]

@@ -6,11 +6,13 @@ Every event goes through `do`, which checks the invariants after it and keeps al
 
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
+from llamactl.protocol.control_socket import Done, Failure, MeasureResult, Progress, Recall
 from llamactl.protocol.descriptions import ModelStatus
 from llamactl.protocol.report_socket import ChildState
-from llamactl.protocol.values import Breakdown, Facts, LoadFailure, Note, Row, RowKind
+from llamactl.protocol.values import Breakdown, Facts, LoadFailure, Note, Row, RowKind, Stage
 from llamactl.sched.events import (
-    Complete,
     Configured,
     Effect,
     Event,
@@ -23,16 +25,16 @@ from llamactl.sched.events import (
     LoadRequested,
     MeasureEnded,
     MeasureReported,
+    Notify,
     OrderStop,
     RecallAnswered,
-    RecallLease,
     Record,
     RecoveryBegan,
-    Refuse,
     StartInstance,
     StartMeasure,
     StopAnswered,
     StopUnit,
+    Tell,
     Tick,
     UnloadRequested,
     Waiter,
@@ -42,6 +44,19 @@ from llamactl.settings import Config, GlobalSettings, InvalidModel, ModelSetting
 
 E = TypeVar("E")
 CRASH = LoadFailure(result="signal", exit_code=11, message="segmentation fault")
+
+
+def tell_progress(
+    waiter: Waiter,
+    stage: Stage,
+    fraction: float | None = None,
+    waiting_for: tuple[str, ...] = (),
+    busy: tuple[str, ...] = (),
+    going: tuple[str, ...] = (),
+) -> Tell:
+    """The effect by which a waiter is told how far its request is."""
+    message = Progress(id=waiter[1], stage=stage, fraction=fraction, waiting_for=waiting_for, busy=busy, going=going)
+    return Tell(waiter, message)
 
 
 def make_settings(name: str, **settings: Any) -> ModelSettings:
@@ -101,6 +116,8 @@ class Bench:
         for effect in self.last:
             if isinstance(effect, StartInstance):
                 self.generations[effect.settings.name] = effect.generation
+            if isinstance(effect, Tell):
+                assert effect.message.id == effect.waiter[1], f"{effect} answers another request"
         self.scheduler.check_invariants()
         return self.last
 
@@ -165,7 +182,8 @@ class Bench:
 
     def returned(self, name: str, front: int = 1, returned: bool = True) -> list[Effect]:
         """The front's answer to its last recall."""
-        recalls = [e.recall for e in self.all if isinstance(e, RecallLease) and (e.holder, e.model) == (front, name)]
+        notices = [e for e in self.all if isinstance(e, Notify) and e.holder == front]
+        recalls = [e.message.id for e in notices if isinstance(e.message, Recall) and e.message.model == name]
         recall = recalls[-1] if recalls else 0
         return self.do(RecallAnswered(front, name, self.generations[name], returned, self.now, recall))
 
@@ -195,6 +213,23 @@ class Bench:
     def list_all(self, kind: type[E]) -> list[E]:
         return [effect for effect in self.all if isinstance(effect, kind)]
 
+    def list_told(self, *kinds: type[Struct]) -> list[Tell]:
+        """What waiters were told last, of these messages."""
+        return [told for told in self.list_last(Tell) if isinstance(told.message, kinds)]
+
+    def list_notices(self, kind: type[Struct]) -> list[Notify]:
+        """What holders of leases were told last, of this message."""
+        return [notice for notice in self.list_last(Notify) if isinstance(notice.message, kind)]
+
+    def refusals(self) -> list[Failure]:
+        return [told.message for told in self.list_last(Tell) if isinstance(told.message, Failure)]
+
+    def recalls(self) -> list[Recall]:
+        return [notice.message for notice in self.list_last(Notify) if isinstance(notice.message, Recall)]
+
+    def progress(self) -> list[Progress]:
+        return [told.message for told in self.list_last(Tell) if isinstance(told.message, Progress)]
+
     def started(self) -> list[str]:
         return [effect.settings.name for effect in self.list_last(StartInstance)]
 
@@ -202,7 +237,7 @@ class Bench:
         return [effect.settings.name for effect in self.list_last(StartMeasure)]
 
     def recalled(self) -> list[tuple[int, str]]:
-        return [(effect.holder, effect.model) for effect in self.list_last(RecallLease)]
+        return [(effect.holder, effect.message.model) for effect in self.list_notices(Recall)]
 
     def ordered(self) -> list[str]:
         return [effect.model for effect in self.list_last(OrderStop)]
@@ -214,10 +249,12 @@ class Bench:
         return [effect.waiter for effect in self.list_last(GrantLease)]
 
     def completed(self) -> list[Waiter]:
-        return [effect.waiter for effect in self.list_last(Complete)]
+        return [told.waiter for told in self.list_told(Done, MeasureResult)]
 
     def refused(self) -> dict[Waiter, str]:
-        return {effect.waiter: str(effect.code) for effect in self.list_last(Refuse)}
+        return {
+            told.waiter: str(told.message.code) for told in self.list_told(Failure) if isinstance(told.message, Failure)
+        }
 
     def records(self, event: str, model: str = "") -> list[Record]:
         return [r for r in self.list_all(Record) if r.event == event and model in ("", r.model)]
@@ -231,4 +268,4 @@ class Bench:
         return str(self.status(name).state)
 
 
-__all__ = ["CRASH", "Bench", "Facts", "Note", "make_breakdown", "make_config", "make_settings"]
+__all__ = ["CRASH", "Bench", "Facts", "Note", "make_breakdown", "make_config", "make_settings", "tell_progress"]

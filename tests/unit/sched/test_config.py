@@ -2,22 +2,20 @@
 
 import msgspec
 
+from llamactl.protocol.control_socket import Progress, RecallCancelled
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Facts, MemoryStatus, ModelMemory, Stage
 from llamactl.sched.events import (
-    CancelRecall,
     Configured,
     MeasureEnded,
     MeasureReported,
     MeasureRequested,
-    Refuse,
     StartMeasure,
     StopMeasure,
-    TellProgress,
     WaiterGone,
 )
 from llamactl.settings import InvalidModel
-from tests.unit.sched.bench import CRASH, Bench, make_breakdown, make_config, make_settings
+from tests.unit.sched.bench import CRASH, Bench, make_breakdown, make_config, make_settings, tell_progress
 
 
 def make_bench(*names: str, **settings: object) -> Bench:
@@ -39,7 +37,7 @@ def test_a_removed_model_ends_its_requests_gets_no_new_lease_and_goes() -> None:
     waiter = bench.lease("a", 2)
     assert bench.refused() == {waiter: "unknown_model"}
     bench.returned("a", returned=False)
-    assert bench.list_last(CancelRecall) == []
+    assert bench.list_notices(RecallCancelled) == []
     bench.take_down("a")
     assert bench.scheduler.model_status("a") is None
     assert bench.records("model unloaded")[0].fields["reason"] == "removed from the configuration"
@@ -59,7 +57,7 @@ def test_a_removed_model_that_is_back_in_time_stays() -> None:
     bench.ready("a")
     bench.do(Configured(make_config()))
     bench.do(Configured(make_config(make_settings("a"))))
-    assert len(bench.list_last(CancelRecall)) == 1
+    assert len(bench.list_notices(RecallCancelled)) == 1
     assert bench.state("a") == "ready"
 
 
@@ -94,8 +92,8 @@ def test_settings_that_only_concern_decisions_count_at_once_and_keep_the_measure
     assert bench.recalled() == [(1, "a")]
     config = make_config(make_settings("a", pin=True, aliases=("x",)), make_settings("b"), host_budget_bytes=100)
     bench.do(Configured(config))
-    assert len(bench.list_last(CancelRecall)) == 1
-    assert len(bench.list_last(Refuse)) == 1
+    assert len(bench.list_notices(RecallCancelled)) == 1
+    assert len(bench.refusals()) == 1
     assert bench.status("x").pinned
     assert bench.measured() == []
 
@@ -107,7 +105,7 @@ def test_a_model_that_is_pinned_while_its_idle_time_out_recalls_it_stays() -> No
     bench.tick(10.0)
     assert bench.recalled() == [(1, "a")]
     bench.do(Configured(make_config(make_settings("a", idle_timeout_s=10.0, pin=True))))
-    assert len(bench.list_last(CancelRecall)) == 1
+    assert len(bench.list_notices(RecallCancelled)) == 1
 
 
 def test_requests_that_wait_for_a_model_that_stops_and_turns_invalid_are_refused() -> None:
@@ -139,9 +137,9 @@ def test_an_invalid_model_is_listed_and_refused_with_the_reason() -> None:
     assert bench.status("bad").invalid == "no such file"
     waiter = bench.lease("bad")
     assert bench.refused() == {waiter: "invalid_model"}
-    assert "no such file" in bench.list_last(Refuse)[0].message
+    assert "no such file" in bench.refusals()[0].message
     bench.do(MeasureRequested(bench.make_waiter(90), "bad"))
-    assert bench.list_last(Refuse)[0].message.startswith("cannot measure 'bad': its configuration is invalid")
+    assert bench.refusals()[0].message.startswith("cannot measure 'bad': its configuration is invalid")
 
 
 def test_a_running_model_whose_new_settings_are_invalid_goes_on() -> None:
@@ -268,7 +266,7 @@ def test_a_measurement_by_command_is_answered_with_its_figures_or_its_failure() 
     bench.do(MeasureRequested((90, 2), "a"))
     bench.fail_measure("a", "killed")
     assert bench.refused() == {(90, 2): "measure_failed"}
-    assert "killed" in bench.list_last(Refuse)[0].message
+    assert "killed" in bench.refusals()[0].message
     assert bench.status("a").memory.min is not None
 
 
@@ -425,7 +423,7 @@ def test_unknown_name_is_refused_with_the_file_that_cannot_be_read() -> None:
     bench.do(Configured(msgspec.structs.replace(make_config(make_settings("a")), unread=("/etc/x.toml",))))
     waiter = bench.lease("b")
     assert bench.refused() == {waiter: "invalid_config"}
-    assert "/etc/x.toml, which cannot be read" in bench.list_last(Refuse)[0].message
+    assert "/etc/x.toml, which cannot be read" in bench.refusals()[0].message
     bench.do(Configured(make_config(make_settings("a"))))
     waiter = bench.lease("b")
     assert bench.refused() == {waiter: "unknown_model"}
@@ -434,14 +432,14 @@ def test_unknown_name_is_refused_with_the_file_that_cannot_be_read() -> None:
 def test_unknown_name_hints_at_one_that_is_spelt_with_other_capitals() -> None:
     bench = make_bench("smollm2")
     bench.lease("SMOLLM2")
-    assert bench.list_last(Refuse)[0].hint == "did you mean 'smollm2'?"
+    assert bench.refusals()[0].hint == "did you mean 'smollm2'?"
     assert bench.scheduler.hint_unknown("xyz") == "`llamactl list` shows all models"
 
 
 def test_who_asks_for_a_measurement_is_told_that_it_is_made() -> None:
     bench = make_bench("a")
     bench.do(MeasureRequested((90, 1), "a"))
-    assert bench.list_last(TellProgress) == [TellProgress((90, 1), Stage.MEASURING)]
+    assert bench.list_told(Progress) == [tell_progress((90, 1), Stage.MEASURING)]
 
 
 def test_nothing_of_the_former_configuration_is_shown_of_an_invalid_model() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from llamactl.protocol.control_socket import Failure
 from llamactl.protocol.values import Row, RowKind
 from llamactl.sched.events import (
     Configured,
@@ -12,8 +13,8 @@ from llamactl.sched.events import (
     MeasureReported,
     MeasureRequested,
     ReadDevices,
-    Refuse,
     StartMeasure,
+    Tell,
 )
 from llamactl.sched.readings import CHEAP_REFRESH_S
 from tests.unit.sched.bench import Bench, make_breakdown, make_config, make_settings
@@ -73,7 +74,7 @@ def test_what_others_took_meanwhile_is_seen_before_the_decision() -> None:
     read(bench, make_row(free=20))
     assert bench.started() == []
     bench.do(DevicesReadEnded())
-    assert waiter in {refusal.waiter for refusal in bench.list_all(Refuse)}
+    assert waiter in {told.waiter for told in bench.list_all(Tell) if isinstance(told.message, Failure)}
 
 
 def test_one_reading_serves_all_loads_that_wait() -> None:

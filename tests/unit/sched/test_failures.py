@@ -3,6 +3,7 @@
 import pytest
 
 from llamactl.errors import ErrorCode
+from llamactl.protocol.control_socket import LeaseGone, Progress
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Facts, LoadFailure
 from llamactl.sched.events import (
@@ -20,15 +21,13 @@ from llamactl.sched.events import (
     LoadRequested,
     MeasureEnded,
     MeasureReported,
+    Notify,
     RecallAnswered,
     Record,
-    Refuse,
-    RevokeLease,
     StartInstance,
     StartMeasure,
     StopAnswered,
     StopUnit,
-    TellProgress,
     Tick,
     WaiterGone,
 )
@@ -52,8 +51,8 @@ def test_a_failed_load_refuses_all_who_wait_with_its_result_and_message() -> Non
     bench = make_bench("a")
     waiters = {bench.lease("a"), bench.lease("a", 2), bench.load("a")}
     bench.ended("a", CORRUPT)
-    refusals = bench.list_last(Refuse)
-    assert {refusal.waiter for refusal in refusals} == waiters
+    refusals = bench.refusals()
+    assert set(bench.refused()) == waiters
     assert {refusal.code for refusal in refusals} == {ErrorCode.LOAD_FAILED}
     assert refusals[0].message == "cannot start 'a': cannot read file: bad magic (exit-code 1)"
     assert refusals[0].details["exit_code"] == 1
@@ -68,7 +67,7 @@ def test_what_the_instance_said_explains_a_unit_that_ended_without_words() -> No
     bench.lease("a")
     bench.report("a", ChildState.FAILED, error="out of memory on GPU0")
     bench.ended("a", LoadFailure(result="exit-code", exit_code=3, message=""))
-    assert "out of memory on GPU0" in bench.list_last(Refuse)[0].message
+    assert "out of memory on GPU0" in bench.refusals()[0].message
 
 
 def test_requests_are_refused_while_it_backs_off_and_each_failure_doubles_the_time() -> None:
@@ -79,8 +78,8 @@ def test_requests_are_refused_while_it_backs_off_and_each_failure_doubles_the_ti
         bench.ended("a", CORRUPT)
         waiter = bench.lease("a")
         assert bench.refused() == {waiter: "load_failed"}
-        assert bench.list_last(Refuse)[0].details["retry_after_s"] == delay_s
-        assert "tries at once" in bench.list_last(Refuse)[0].hint
+        assert bench.refusals()[0].details["retry_after_s"] == delay_s
+        assert "tries at once" in bench.refusals()[0].hint
         bench.now += delay_s
 
 
@@ -197,7 +196,9 @@ def test_a_crash_revokes_leases_and_the_next_request_starts_it_again() -> None:
     bench.ready("a")
     generation = bench.generations["a"]
     bench.ended("a", CRASH)
-    assert bench.list_last(RevokeLease) == [RevokeLease(1, "a", generation, "segmentation fault")]
+    assert bench.list_notices(LeaseGone) == [
+        Notify(1, LeaseGone(model="a", generation=generation, reason="segmentation fault"))
+    ]
     assert bench.state("a") == "failed"
     assert bench.records("instance crashed", "a")[0].fields["result"] == "signal"
     bench.lease("a")
@@ -234,7 +235,7 @@ def test_a_unit_stopped_by_hand_is_unloaded_and_its_leases_are_revoked() -> None
     bench.bring_up("a")
     bench.ended("a")
     assert bench.state("a") == "unloaded"
-    assert len(bench.list_last(RevokeLease)) == 1
+    assert len(bench.list_notices(LeaseGone)) == 1
 
 
 def test_a_front_that_is_faster_than_systemd_waits_for_the_next_instance() -> None:
@@ -480,9 +481,9 @@ def test_unit_of_an_instance_that_does_not_answer_an_unload_is_stopped_and_told_
     assert bench.ordered() == ["a"]
     answer_silently(bench, "a")
     assert bench.stopped() == ["a"]
-    warned = [progress for progress in bench.list_last(TellProgress) if progress.warning]
-    assert [(progress.waiter, progress.going) for progress in warned] == [(waiter, ("a",))]
-    assert "does not answer" in warned[0].warning
+    warned = [told for told in bench.list_told(Progress) if told.message.warning]
+    assert [(told.waiter, told.message.going) for told in warned] == [(waiter, ("a",))]
+    assert "does not answer" in warned[0].message.warning
     bench.ended("a", LoadFailure(result="watchdog", exit_code=9, message=""))
     assert bench.completed() == [waiter]
     assert bench.state("a") == "unloaded"
@@ -517,6 +518,6 @@ def test_unload_is_told_that_requests_have_to_end_first() -> None:
     bench.lease("a")
     bench.ready("a")
     waiter = bench.unload("a")
-    told = bench.list_last(TellProgress)
-    assert [(progress.waiter, progress.busy) for progress in told] == [(waiter, ("a",))]
+    told = bench.list_told(Progress)
+    assert [(each.waiter, each.message.busy) for each in told] == [(waiter, ("a",))]
     assert bench.ordered() == [], "a lease is busy: nobody is asked, whoever hangs"

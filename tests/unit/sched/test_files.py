@@ -12,7 +12,6 @@ from llamactl.sched.events import (
     MeasureEnded,
     MeasureReported,
     MeasureRequested,
-    Refuse,
     StartInstance,
     StopMeasure,
 )
@@ -80,7 +79,7 @@ def test_strict_refuses_a_file_that_was_replaced_by_one_too_large() -> None:
     bench.look("a", "new")
     bench.measure_file("a", "new", 150)
     assert bench.refused() == {waiter: "does_not_fit"}
-    (refusal,) = bench.list_last(Refuse)
+    (refusal,) = bench.refusals()
     assert "needs 150 bytes on Host" in refusal.message
 
 

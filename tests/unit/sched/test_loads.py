@@ -1,22 +1,19 @@
 """Requests, grants, room and the queue: one example for each rule, from the first request to the last."""
 
+from llamactl.protocol.control_socket import LeaseGone, Progress, RecallCancelled
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import LoadFailure, Stage
 from llamactl.sched.events import (
-    CancelRecall,
     Configured,
     ConnectionGone,
     LeaseBusy,
     Record,
-    Refuse,
-    RevokeLease,
     SendNote,
     StartInstance,
-    TellProgress,
     UnloadRequested,
     WaiterGone,
 )
-from tests.unit.sched.bench import Bench, make_config, make_settings
+from tests.unit.sched.bench import Bench, make_config, make_settings, tell_progress
 
 
 def make_bench(*names: str, size: int = 60, budget: int = 100, **settings: object) -> Bench:
@@ -34,7 +31,7 @@ def test_an_unknown_model_is_refused_with_similar_names() -> None:
     bench = make_bench("qwen3-8b", "gemma")
     waiter = bench.lease("qwen3-8")
     assert bench.refused() == {waiter: "unknown_model"}
-    (refusal,) = bench.list_last(Refuse)
+    (refusal,) = bench.refusals()
     assert refusal.message == "cannot find model 'qwen3-8'"
     assert refusal.hint == "did you mean 'qwen3-8b'?"
 
@@ -45,7 +42,7 @@ def test_a_first_request_starts_its_model_and_is_granted_when_it_is_ready() -> N
     assert bench.started() == ["a"]
     assert bench.state("a") == "loading"
     bench.report("a", ChildState.LOADING, stage="model", progress=0.45)
-    assert bench.list_last(TellProgress) == [TellProgress(waiter, Stage.LOADING, 0.45)]
+    assert bench.list_told(Progress) == [tell_progress(waiter, Stage.LOADING, 0.45)]
     bench.ready("a", host=55)
     assert bench.granted() == [waiter]
     assert bench.status("a").busy == 1
@@ -56,9 +53,9 @@ def test_who_waits_hears_whether_the_others_are_busy_or_go() -> None:
     bench.lease("a")
     bench.ready("a", host=60)
     waiter = bench.load("b")
-    assert bench.list_last(TellProgress)[-1] == TellProgress(waiter, Stage.WAITING, None, ("a",), busy=("a",))
+    assert bench.list_told(Progress)[-1] == tell_progress(waiter, Stage.WAITING, None, ("a",), busy=("a",))
     bench.idle("a")
-    assert bench.list_last(TellProgress) == [TellProgress(waiter, Stage.WAITING, None, ("a",), going=("a",))]
+    assert bench.list_told(Progress) == [tell_progress(waiter, Stage.WAITING, None, ("a",), going=("a",))]
 
 
 def test_requests_for_a_ready_model_are_granted_at_once() -> None:
@@ -123,7 +120,7 @@ def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
     bench.lease("a")
     waiter = bench.lease("a")
     assert bench.refused() == {waiter: "queue_full"}
-    assert bench.list_last(Refuse)[0].details["retry_after_s"] > 0
+    assert bench.refusals()[0].details["retry_after_s"] > 0
 
 
 # --- memory ---
@@ -133,7 +130,7 @@ def test_a_load_waits_for_its_models_measurement_and_moves_it_to_the_front() -> 
     bench = Bench(make_settings("a"), make_settings("b"), make_settings("c"), host_budget_bytes=100)
     assert bench.measured() == ["a"]
     waiter = bench.lease("c")
-    assert TellProgress(waiter, Stage.MEASURING) in bench.last
+    assert tell_progress(waiter, Stage.MEASURING) in bench.last
     assert bench.started() == []
     bench.measure("a", host=1)
     assert bench.measured() == ["c"]
@@ -208,7 +205,7 @@ def test_a_busy_model_is_not_asked_and_the_request_waits_until_it_is_idle() -> N
     bench.ready("a")
     waiter = bench.lease("b", front=2)
     assert bench.recalled() == []
-    assert TellProgress(waiter, Stage.WAITING, None, ("a",), busy=("a",)) in bench.last
+    assert tell_progress(waiter, Stage.WAITING, None, ("a",), busy=("a",)) in bench.last
     assert bench.status("b").waiting_for == ("a",)
     bench.idle("a")
     assert bench.recalled() == [(1, "a")]
@@ -232,7 +229,7 @@ def test_one_busy_holder_calls_the_recall_off_for_all() -> None:
     bench.lease("b", front=3)
     assert bench.recalled() == [(1, "a"), (2, "a")]
     bench.returned("a", front=2, returned=False)
-    assert [effect.holder for effect in bench.list_last(CancelRecall)] == [1, 2]
+    assert [effect.holder for effect in bench.list_notices(RecallCancelled)] == [1, 2]
     assert bench.ordered() == []
     bench.idle("a", front=2)
     assert bench.recalled() == [(1, "a"), (2, "a")]
@@ -254,9 +251,9 @@ def test_silence_of_five_seconds_counts_as_busy() -> None:
     bench.lease("b", front=2)
     assert bench.scheduler.next_deadline() == bench.now + 5
     bench.tick(4.9)
-    assert bench.list_last(CancelRecall) == []
+    assert bench.list_notices(RecallCancelled) == []
     bench.tick(0.2)
-    assert [effect.holder for effect in bench.list_last(CancelRecall)] == [1]
+    assert [effect.holder for effect in bench.list_notices(RecallCancelled)] == [1]
 
 
 def test_an_instance_that_refuses_to_stop_stays_and_is_asked_again_later() -> None:
@@ -318,7 +315,7 @@ def test_the_second_answer_to_a_drain_that_was_called_off_does_not_return_a_leas
     bench.tick(60.0)
     bench.returned("a", front=1, returned=False)  # the drain's first answer
     bench.do(WaiterGone(waiter))
-    assert bench.list_last(CancelRecall)
+    assert bench.list_notices(RecallCancelled)
     bench.lease("a", front=1)
     bench.returned("a", front=1)  # the second, which was on its way
     assert bench.status("a").busy == 1
@@ -334,7 +331,7 @@ def test_a_recall_that_is_not_needed_any_more_is_called_off() -> None:
     waiter = bench.lease("b", front=2)
     assert bench.recalled() == [(1, "a")]
     bench.do(WaiterGone(waiter))
-    assert [effect.holder for effect in bench.list_last(CancelRecall)] == [1]
+    assert [effect.holder for effect in bench.list_notices(RecallCancelled)] == [1]
     assert bench.records("victim spared", "a")
     assert bench.scheduler.queue_names() == ()
 
@@ -373,7 +370,7 @@ def test_a_model_larger_than_everything_evicts_what_helps_and_loads_with_a_warni
     bench.take_down("a")
     assert bench.started() == ["big"]
     (warning,) = bench.records("model does not fit")
-    (told,) = [effect.warning for effect in bench.last if isinstance(effect, TellProgress) and effect.warning]
+    (told,) = [progress.warning for progress in bench.progress() if progress.warning]
     assert told.startswith("needs ")
     assert told.endswith("with everything unloaded; it is tried all the same, since `strict` is false")
     assert (warning.level, warning.fields["missing_host_bytes"]) == ("warning", 50)
@@ -386,7 +383,7 @@ def test_under_strict_a_model_larger_than_everything_is_refused_and_nothing_stop
     bench.bring_up("a")
     waiter = bench.lease("big", front=2)
     assert bench.refused() == {waiter: "does_not_fit"}
-    message = bench.list_last(Refuse)[0].message
+    message = bench.refusals()[0].message
     assert message == "cannot start 'big': needs 150 bytes on Host, 100 bytes there with everything unloaded"
     assert bench.recalled() == []
 
@@ -398,7 +395,7 @@ def test_a_pinned_model_is_no_victim_and_is_named_when_only_it_could_go() -> Non
     bench.bring_up("p")
     waiter = bench.lease("b", front=2)
     assert bench.refused() == {waiter: "pinned"}
-    refusal = bench.list_last(Refuse)[0]
+    refusal = bench.refusals()[0]
     assert "'p'" in refusal.message
     assert refusal.details["pinned"] == ["p"]
 
@@ -543,7 +540,7 @@ def test_after_max_wait_the_model_that_is_busy_for_longest_is_drained() -> None:
     assert bench.granted() == []
     assert blocked not in bench.refused()
     bench.tick(30.0)
-    assert bench.list_last(CancelRecall) == []
+    assert bench.list_notices(RecallCancelled) == []
     bench.take_down("b", 2)
     assert bench.started() == ["c"]
     bench.ready("c")
@@ -566,7 +563,7 @@ def test_a_drain_is_called_off_when_the_waiting_request_leaves_or_fits() -> None
         else:
             bench.ended("b")
             assert bench.started() == ["c"]
-        assert [effect.holder for effect in bench.list_last(CancelRecall)] == [1]
+        assert [effect.holder for effect in bench.list_notices(RecallCancelled)] == [1]
         assert bench.granted() == [held_back]
 
 
@@ -580,7 +577,7 @@ def test_a_drain_goes_on_for_the_next_in_the_queue_when_the_first_is_cancelled()
     assert bench.recalled() == [(1, "a")]
     bench.returned("a", returned=False)
     bench.unload("b")
-    assert bench.list_last(CancelRecall) == []
+    assert bench.list_notices(RecallCancelled) == []
     bench.take_down("a")
     assert bench.records("model unloaded", "a")[0].fields["for_model"] == "c"
     assert bench.started() == ["c"]
@@ -655,7 +652,7 @@ def test_unload_drains_and_is_done_when_the_unit_is_gone() -> None:
     bench.returned("a", returned=False)
     assert bench.ordered() == []
     bench.tick(1000.0)
-    assert bench.list_last(CancelRecall) == []
+    assert bench.list_notices(RecallCancelled) == []
     bench.returned("a")
     bench.stopping("a")
     bench.ended("a")
@@ -679,7 +676,7 @@ def test_unload_now_cuts_and_tells_the_fronts() -> None:
     bench.ready("a")
     waiter = bench.unload("a", now=True)
     assert bench.stopped() == ["a"]
-    assert [effect.holder for effect in bench.list_last(RevokeLease)] == [1]
+    assert [effect.holder for effect in bench.list_notices(LeaseGone)] == [1]
     bench.ended("a")
     assert bench.completed() == [waiter]
 

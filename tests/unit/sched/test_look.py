@@ -1,7 +1,8 @@
 """Requests that only look: granted by a model that is ready, refused by any other, and never the cause of anything."""
 
+from llamactl.protocol.control_socket import Failure
 from llamactl.protocol.report_socket import ChildState
-from llamactl.sched.events import Refuse, StartInstance, WaiterGone
+from llamactl.sched.events import StartInstance, Tell, WaiterGone
 from tests.unit.sched.test_loads import make_bench
 
 
@@ -41,7 +42,7 @@ def test_model_that_sleeps_can_be_asked_how_it_was_and_no_other() -> None:
     asleep = bench.lease("a", front=2, autoload=False, look=True)
     absent = bench.lease("b", front=2, autoload=False, look=True)
     wakes = bench.lease("a", front=2, autoload=False)
-    details = {refusal.waiter: refusal.details for refusal in bench.list_all(Refuse)}
+    details = {told.waiter: told.message.details for told in bench.list_all(Tell) if isinstance(told.message, Failure)}
     assert details[asleep] == {"asleep": bench.list_all(StartInstance)[0].generation}
     assert details[absent] == {}
     assert wakes not in details or not details[wakes]

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from llamactl.protocol.control_socket import Recall
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Note
-from llamactl.sched.events import LeaseIdle, PinRequested, SendNote
+from llamactl.sched.events import LeaseIdle, Notify, PinRequested, SendNote
 from tests.unit.sched.bench import Bench, make_settings
 
 
@@ -99,7 +100,7 @@ def test_keep_alive_replaces_the_idle_timeout(keep_alive_s: float | None, unload
         return
     else:
         bench.tick(0)
-    assert [recall.model for recall in bench.all if type(recall).__name__ == "RecallLease"] == ["a"]
+    assert [e.message.model for e in bench.all if isinstance(e, Notify) and isinstance(e.message, Recall)] == ["a"]
 
 
 def test_the_last_keep_alive_stays_when_a_later_request_says_nothing() -> None:

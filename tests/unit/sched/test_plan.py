@@ -7,7 +7,7 @@ import pytest
 from llamactl.protocol.descriptions import LoadPlan
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import MemoryStatus
-from llamactl.sched.events import OrderStop, RecallLease, StartInstance, StartMeasure, Tick
+from llamactl.sched.events import OrderStop, StartInstance, StartMeasure, Tick
 from tests.unit.sched.bench import Bench, make_breakdown, make_settings
 
 
@@ -61,14 +61,14 @@ def test_plan_names_who_would_go_and_why_each_other_would_not() -> None:
     assert {one.model: one.frees for one in plan.instances}["a"] == {"Host": 40}
     assert plan.devices[0].missing == 40
     bench.lease("e", 4)
-    assert [recall.model for recall in bench.list_last(RecallLease)] == ["a"], "the plan was another one"
+    assert [recall.model for recall in bench.recalls()] == ["a"], "the plan was another one"
 
 
 def test_plan_asks_nobody_to_do_anything() -> None:
     bench = make_bench("a", "b")
     bench.bring_up("a")
     assert ask(bench, "b").outcome == "evict"
-    assert not bench.list_last(RecallLease)
+    assert not bench.recalls()
     assert bench.state("a") == "ready"
     assert bench.scheduler.queue_names() == ()
 

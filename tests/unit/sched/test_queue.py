@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from llamactl.protocol.report_socket import ChildState
-from llamactl.sched.events import LeaseBusy, RecallAnswered, RecallLease, StartInstance
+from llamactl.sched.events import LeaseBusy, RecallAnswered, StartInstance
 from tests.unit.sched.bench import CRASH, Bench, make_settings
 
 
@@ -29,9 +29,9 @@ def test_a_queue_that_is_full_in_all_refuses_with_a_time() -> None:
     bench.lease("c", 3)
     third = bench.lease("b", 4)
     assert bench.refused() == {third: "queue_full"}
-    refusal = bench.last[-1]
-    assert refusal.details["retry_after_s"] > 0  # type: ignore[union-attr]
-    assert "`max_queue_total`" in refusal.message  # type: ignore[union-attr]
+    (refusal,) = bench.refusals()
+    assert refusal.details["retry_after_s"] > 0
+    assert "`max_queue_total`" in refusal.message
 
 
 def test_who_was_refused_waits_no_more() -> None:
@@ -61,7 +61,7 @@ def test_the_model_whose_oldest_request_began_first_is_drained() -> None:
     # The first request on `a` has ended: its oldest is a younger one than that on `b`.
     bench.do(LeaseBusy(1, "a", bench.generations["a"], since_s=bench.now + 5), after_s=10)
     bench.tick(60)
-    drained = [recall.model for recall in bench.list_last(RecallLease) if recall.drain]
+    drained = [recall.model for recall in bench.recalls() if recall.drain]
     assert drained == ["b"]
 
 
@@ -73,7 +73,7 @@ def test_the_answer_to_a_recall_tells_the_oldest_request_too() -> None:
     bench.lease("c", 3)
     bench.do(RecallAnswered(1, "a", bench.generations["a"], False, since_s=bench.now + 5), after_s=10)
     bench.tick(60)
-    assert [recall.model for recall in bench.list_last(RecallLease) if recall.drain] == ["b"]
+    assert [recall.model for recall in bench.recalls() if recall.drain] == ["b"]
 
 
 def test_an_entry_that_fits_goes_on_beside_the_head_and_one_that_takes_its_room_does_not() -> None:
@@ -106,7 +106,7 @@ def test_a_just_loaded_model_is_not_drained_either() -> None:
     bench.tick(11)
     assert bench.recalled() == []
     bench.tick(39)
-    assert [recall.drain for recall in bench.list_last(RecallLease)] == [True]
+    assert [recall.drain for recall in bench.recalls()] == [True]
 
 
 def test_traffic_in_turns_does_not_load_for_each_request() -> None:
@@ -133,10 +133,11 @@ def advance(bench: Bench, running: str) -> str:
                 running = name
             if bench.state(name) == "ready" and bench.status(name).busy:
                 bench.idle(name, front)
-        recalls = bench.list_last(RecallLease)
+        recalls = bench.recalled()
         if not recalls:
             return running
-        bench.take_down(recalls[0].model, recalls[0].holder)
+        holder, name = recalls[0]
+        bench.take_down(name, holder)
 
 
 def test_a_just_loaded_model_serves_all_that_is_queued_for_it() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from llamactl.protocol.control_socket import LeaseGone
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Note
 from llamactl.sched.events import (
@@ -18,7 +19,6 @@ from llamactl.sched.events import (
     OrderSleep,
     OrderStop,
     OrderWake,
-    RevokeLease,
     SleepAnswered,
     WaiterGone,
 )
@@ -227,7 +227,7 @@ def test_a_lease_on_a_sleeping_model_is_revoked() -> None:
     bench.bring_up("a")
     put_to_sleep(bench, "a")
     bench.do(LeaseAnnounced(7, "a", bench.generations["a"], False, bench.now))
-    assert [revoked.holder for revoked in bench.list_last(RevokeLease)] == [7]
+    assert [revoked.holder for revoked in bench.list_notices(LeaseGone)] == [7]
 
 
 def test_a_lease_announced_before_it_says_that_it_sleeps_is_revoked_then() -> None:
@@ -236,7 +236,7 @@ def test_a_lease_announced_before_it_says_that_it_sleeps_is_revoked_then() -> No
     bench.recover(fronts=1)
     bench.do(LeaseAnnounced(7, "a", "found-a", False, bench.now))
     bench.report("a", ChildState.SLEEPING)
-    assert [revoked.holder for revoked in bench.list_last(RevokeLease)] == [7]
+    assert [revoked.holder for revoked in bench.list_notices(LeaseGone)] == [7]
 
 
 def test_two_that_need_the_same_place_do_not_wait_for_each_other() -> None:
@@ -310,7 +310,7 @@ def test_front_whose_lease_was_revoked_while_it_said_busy_gets_none_on_a_sleepin
     bench.bring_up("a")
     put_to_sleep(bench, "a")
     bench.do(LeaseBusy(1, "a", bench.generations["a"]))
-    assert [revoked.holder for revoked in bench.list_last(RevokeLease)] == [1]
+    assert [revoked.holder for revoked in bench.list_notices(LeaseGone)] == [1]
     assert bench.status("a").busy == 0
     bench.lease("a", 2)
     assert woken(bench) == ["a"]

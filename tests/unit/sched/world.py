@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from llamactl.protocol.control_socket import LeaseGone, Progress, Recall, RecallCancelled
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Breakdown, LoadFailure, Note, Row, RowKind
 from llamactl.sched import events as ev
@@ -229,18 +230,18 @@ class World:
                     rows = self.make_breakdown({}).devices[:-1]
                     self.unit_events.append(ev.DevicesRead(rows, complete=True))
                 self.unit_events.append(ev.DevicesReadEnded())
-            case ev.RecallLease(holder=holder) | ev.CancelRecall(holder=holder) | ev.RevokeLease(holder=holder):
+            case ev.Notify(holder=holder):
                 for front in self.fronts:
                     if front.holder == holder:
                         front.inbox.append(effect)
-            case ev.GrantLease() | ev.Refuse() | ev.Complete():
-                self.answer(effect)
-            case ev.TellProgress():
+            case ev.Tell(message=Progress()):
                 assert effect.waiter in self.open, f"progress for {effect.waiter}, which waits for nothing"
+            case ev.GrantLease() | ev.Tell():
+                self.answer(effect)
             case ev.Record():
                 assert all(isinstance(v, int) for k, v in effect.fields.items() if k.endswith("_bytes")), effect
 
-    def answer(self, effect: ev.GrantLease | ev.Refuse | ev.Complete) -> None:
+    def answer(self, effect: ev.GrantLease | ev.Tell) -> None:
         assert effect.waiter in self.open, f"{effect} answers somebody who waits for nothing"
         self.open.remove(effect.waiter)
         if self.cli.pop(effect.waiter, None) is not None:
@@ -502,9 +503,9 @@ class World:
                     self.run_request(front, model, lease, granted=True)
                 elif lease.running == 0:
                     front.outbox.append(ev.LeaseIdle(front.holder, model, generation, self.now))
-            case ev.Refuse(waiter=(_, request)) | ev.Complete(waiter=(_, request)):
+            case ev.Tell(waiter=(_, request)):
                 front.waiting.pop(request, None)
-            case ev.RecallLease(model=model, generation=generation, drain=drain, recall=recall):
+            case ev.Notify(message=Recall(model=model, generation=generation, drain=drain, id=recall)):
                 lease = front.leases.get(model)
                 if lease is not None and lease.generation == generation:
                     lease.recall = recall
@@ -517,12 +518,12 @@ class World:
                 else:
                     lease.draining = lease.draining or drain
                     front.outbox.append(ev.RecallAnswered(front.holder, model, generation, False, recall=recall))
-            case ev.CancelRecall(model=model, generation=generation):
+            case ev.Notify(message=RecallCancelled(model=model, generation=generation)):
                 lease = front.leases.get(model)
                 if lease is not None and lease.generation == generation:
                     lease.draining = False
                     self.go_on(front, model)
-            case ev.RevokeLease(model=model, generation=generation):
+            case ev.Notify(message=LeaseGone(model=model, generation=generation)):
                 lease = front.leases.get(model)
                 if lease is not None and lease.generation == generation:
                     unit = self.find(model, generation)
