@@ -8,20 +8,12 @@ connects belongs to a unit that is known; and READY only when all of it stands.
 """
 
 import asyncio
-import os
 import time
 from collections import deque
 from collections.abc import Iterable
 
-import msgspec
-
-from llamactl import __version__
-from llamactl.child.extra import choose_unenforced
-from llamactl.config.changes import describe_changes
-from llamactl.config.heads import HeadCache
-from llamactl.config.load import load_config
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.names import Role, format_slug, format_unit
+from llamactl.names import Role
 from llamactl.paths import Paths
 from llamactl.protocol.control_socket import (
     MachineStatus,
@@ -30,19 +22,20 @@ from llamactl.protocol.control_socket import (
     ReloadResult,
     Welcome,
 )
-from llamactl.protocol.descriptions import LoadPlan, ModelStatus
-from llamactl.protocol.lines import VERSION
+from llamactl.protocol.descriptions import LoadPlan
 from llamactl.protocol.report_socket import Report
-from llamactl.protocol.values import LoadFailure, State
+from llamactl.protocol.values import LoadFailure
 from llamactl.sched import events
 from llamactl.sched.scheduler import Scheduler
-from llamactl.settings import Config, FrontSettings, ModelSettings
+from llamactl.settings import ModelSettings
 from llamactl.supervisor.children import Child, Children
+from llamactl.supervisor.configuration import Configuration, describe_reload, log_reload
 from llamactl.supervisor.control import Control
 from llamactl.supervisor.effects import EffectRunner
 from llamactl.supervisor.files import FileLooks
 from llamactl.supervisor.host import acquire_host_memory
 from llamactl.supervisor.measurements import Measurements
+from llamactl.supervisor.overview import Overview
 from llamactl.supervisor.tasks import TaskSet
 from llamactl.supervisor.units import Run, Units
 from llamactl.supervisor.watchers import Watchers
@@ -50,7 +43,6 @@ from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
 
 RECOVERY_S = 5.0
-_UNUSABLE = "what the file says cannot be used, and there is no value from before; the default holds"
 
 _log = get_logger()
 
@@ -67,9 +59,7 @@ class Supervisor:
         self._files = FileLooks()
         self._children = Children(self._units.is_expected, self._handle_report, self._handle_silent)
         self._control = Control(self)
-        self._watchers = Watchers(self._list_statuses, self._control.tell)
-        self._config = Config()
-        self._heads = HeadCache()
+        self._configuration = Configuration(paths)
         self._events: deque[events.Event] = deque()
         self._dispatching = False
         self._timer: asyncio.TimerHandle | None = None
@@ -84,8 +74,11 @@ class Supervisor:
             self.dispatch,
             self._look_at_files,
         )
+        self._overview = Overview(
+            self._scheduler, self._units, self._configuration, self._runner.counters, self._runner.history
+        )
+        self._watchers = Watchers(self._overview.list_statuses, self._control.tell)
         self._reloading = asyncio.Lock()
-        self._since_s = time.monotonic()
         self._status = ""
         self._settled = asyncio.Event()
         self._started = False
@@ -101,12 +94,11 @@ class Supervisor:
 
     async def start(self, admin_group: int | None, model_group: int | None) -> None:
         """Read the configuration, find what runs, listen. Raises ManagerError or OSError."""
-        self._take_config(await asyncio.to_thread(load_config, self._paths, None, self._heads))
+        await self._read_configuration()
         await asyncio.to_thread(self._measurements.load)
         found = await self._units.open()
-        self._keep_hidden(found)
-        self.dispatch(events.Configured(self._config))
-        self._forget_failed()
+        self._configuration.keep_hidden(run.settings for run in found)
+        self._apply_configuration()
         for run in found:
             _log.info("instance found", model=run.settings.name, unit=run.unit, pid=run.pid)
             self.dispatch(events.InstanceFound(run.settings.name, run.generation, run.settings))
@@ -115,9 +107,9 @@ class Supervisor:
         await self._control.listen(self._paths.control_socket, admin_group)
         self.dispatch(events.RecoveryBegan(time.monotonic() + RECOVERY_S, 1 if found else 0))
         asyncio.get_running_loop().call_later(RECOVERY_S, self._settled.set)
-        self._warn_unenforced()
+        self._configuration.warn_unenforced(self._units.manager.controllers)
         # So that a reload can tell which files were replaced since, also of models that wait to be measured.
-        self._tasks.spawn(self._look_at_files(self._config.models.values()))
+        self._tasks.spawn(self._look_at_files(self._configuration.current.models.values()))
 
     async def stop(self) -> None:
         """End the daemon's own connections; instances, their streams and their loads go on. What clients waited for,
@@ -146,80 +138,27 @@ class Supervisor:
 
     async def _reload(self) -> ReloadResult:
         async with self._reloading:
-            before = self._config
-            # What cannot be read now stays as it was: a file half written takes no model away.
-            self._take_config(await asyncio.to_thread(load_config, self._paths, before, self._heads))
-            after = self._config
-            self._warn_unenforced()
-            self.dispatch(events.Configured(after))
-            self._forget_failed()
-            self._control.tell_fronts(ModelsChanged(front=self._make_front_settings()))
+            before = self._configuration.current
+            await self._read_configuration()
+            self._configuration.warn_unenforced(self._units.manager.controllers)
+            self._apply_configuration()
+            after = self._configuration.current
+            self._control.tell_fronts(ModelsChanged(front=self._configuration.make_front_settings()))
             known = self._scheduler.list_files()
             await self._look_at_files(after.models.values())
-            seen = self._scheduler.list_files()
-            result = ReloadResult(
-                id=0,
-                added=tuple(name for name in after.models if name not in before.models),
-                removed=tuple(name for name in before.models if name not in after.models),
-                changed=tuple(
-                    name for name in after.models if before.models.get(name, after.models[name]) != after.models[name]
-                ),
-                replaced=tuple(name for name in after.models if known.get(name) and known[name] != seen.get(name)),
-                settings=describe_changes(before.settings, after.settings),
-                found={found.path: found.places for found in after.found if found not in before.found},
-                invalid=tuple(name for name in after.invalid if name not in before.invalid),
-                problems=tuple(str(problem) for problem in after.problems),
-                fatal=sum(problem.fatal for problem in after.problems),
-            )
-            _log.info(
-                "configuration reloaded",
-                models=len(after.models),
-                added=list(result.added),
-                removed=list(result.removed),
-                changed=list(result.changed),
-                replaced=list(result.replaced),
-                settings=list(result.settings),
-                invalid=list(result.invalid),
-                problems=len(result.problems),
-            )
+            result = describe_reload(before, after, known, self._scheduler.list_files())
+            log_reload(after, result)
             return result
 
-    def _take_config(self, config: Config) -> None:
-        self._config = config
-        self._units.settings = config.settings
-        self._measurements.take_config(config)
-        for problem in config.problems:
-            _log.warning(
-                "configuration problem",
-                file=problem.file,
-                where=problem.where,
-                model=problem.model,
-                reason=problem.message,
-            )
-        for name in config.unusable:
-            _log.warning("setting not in force", key=name, reason=_UNUSABLE)
+    async def _read_configuration(self) -> None:
+        await self._configuration.read()
+        self._units.settings = self._configuration.current.settings
+        self._measurements.take_config(self._configuration.current)
 
-    def _keep_hidden(self, found: list[Run]) -> None:
-        """A model that runs and may stand in a file that cannot be read is configured as it was started."""
-        hidden = {run.settings.name: run.settings for run in found if self._config.may_hide(run.settings)}
-        self._config = msgspec.structs.replace(self._config, models=self._config.models | hidden)
-
-    def _list_problems(self) -> tuple[str, ...]:
-        """What is wrong with the configuration, what it means for the machine first."""
-        file = self._paths.config_file
-        vain = [f"{file}: {name} is NOT IN FORCE: {_UNUSABLE}" for name in self._config.unusable]
-        return (*vain, *(str(problem) for problem in self._config.problems))
-
-    def _forget_failed(self) -> None:
-        self._units.forget_failed({format_slug(name) for name in self._config.models})
-
-    def _warn_unenforced(self) -> None:
-        """systemd takes limits whose cgroup controller is not there, and applies nothing."""
-        for model in self._config.models.values():
-            for limit, controller in choose_unenforced(model.extra, self._units.manager.controllers).items():
-                _log.warning(
-                    "limit not enforced", model=model.name, limit=limit, reason=f"no {controller} controller here"
-                )
+    def _apply_configuration(self) -> None:
+        config = self._configuration.current
+        self.dispatch(events.Configured(config))
+        self._units.forget_failed(config.models)
 
     def fail(self, error: BaseException) -> None:
         """An error that nothing here can make good again: `broken` fails with it."""
@@ -260,7 +199,7 @@ class Supervisor:
 
     def _read_host(self, event: events.Event) -> None:
         """Host memory is read anew before each event that may start something, where it is a limit at all."""
-        if self._config.settings.host_margin_bytes is None or isinstance(event, events.HostRead):
+        if self._configuration.current.settings.host_margin_bytes is None or isinstance(event, events.HostRead):
             return
         try:
             total, available = acquire_host_memory()
@@ -332,18 +271,7 @@ class Supervisor:
     # --- what clients see ---
 
     def welcome(self) -> Welcome:
-        settings = self._config.settings
-        return Welcome(
-            version=VERSION,
-            llamactl=__version__,
-            pid=os.getpid(),
-            stop_timeout_s=settings.stop_timeout_s,
-            front=self._make_front_settings(),
-        )
-
-    def _make_front_settings(self) -> FrontSettings:
-        settings = self._config.settings
-        return FrontSettings(**{name: getattr(settings, name) for name in FrontSettings.__struct_fields__})
+        return self._overview.welcome()
 
     def is_settled(self) -> bool:
         """Whether every instance found at the start has said what it does, or had the time to."""
@@ -353,79 +281,30 @@ class Supervisor:
         await self._settled.wait()
 
     def list_models(self, name: str) -> ModelList:
-        """All models, or one by name or alias. Raises LlamactlError (unknown_model)."""
-        if name:
-            status = self._scheduler.model_status(name)
-            if status is None:
-                raise self._make_unknown(name)
-            return self._make_list((self._complete_status(status),))
-        return self._make_list(self._list_statuses())
+        return self._overview.list_models(name)
+
+    def machine_status(self) -> MachineStatus:
+        return self._overview.machine_status()
 
     async def explain_load(self, name: str) -> LoadPlan:
         """What would happen if the model were loaded now, with the files that it has now. Raises LlamactlError
         (unknown_model).
         """
-        known = self._config.models.get(self._config.resolve(name) or "")
+        config = self._configuration.current
+        known = config.models.get(config.resolve(name) or "")
         if known is not None:
             await self._look_at_files([known])
-        found = self._scheduler.explain_load(name, time.monotonic())
-        if found is None:
-            raise self._make_unknown(name)
-        return found
+        return self._overview.explain_load(name)
 
     def watch(self, holder: events.Holder) -> ModelList:
         """All models; `holder` is told of each change from now on."""
-        return self._make_list(self._watchers.add(holder))
+        return self._overview.make_list(self._watchers.add(holder))
 
     def unwatch(self, holder: events.Holder) -> None:
         self._watchers.remove(holder)
 
-    def _list_statuses(self) -> tuple[ModelStatus, ...]:
-        return tuple(self._complete_status(status) for status in self._scheduler.list_models(time.monotonic()))
-
-    def _make_list(self, models: tuple[ModelStatus, ...]) -> ModelList:
-        return ModelList(id=0, now_s=time.monotonic(), models=models)
-
-    def _complete_status(self, status: ModelStatus) -> ModelStatus:
-        """A model's status with what the scheduler does not know."""
-        slug = format_slug(status.name)
-        run = self._units.find(Role.MODEL, slug)
-        return msgspec.structs.replace(
-            status,
-            slug=slug,
-            unit=format_unit(Role.MODEL, slug),
-            pid=run.pid if run is not None else 0,
-            ended=self._runner.history.find_ending(status.name),
-            created=self._config.created.get(status.name, 0),
-        )
-
-    def machine_status(self) -> MachineStatus:
-        models = self._scheduler.list_models(time.monotonic())
-        return MachineStatus(
-            id=0,
-            llamactl=__version__,
-            pid=os.getpid(),
-            since_s=self._since_s,
-            now_s=time.monotonic(),
-            devices=self._scheduler.list_devices(),
-            loaded=sum(model.state in (State.READY, State.SLEEPING) for model in models),
-            max_loaded=self._config.settings.max_loaded,
-            build=next((model.facts.build for model in models if model.facts is not None and model.facts.build), ""),
-            queue=self._scheduler.queue_names(),
-            controllers=self._units.manager.controllers,
-            problems=self._list_problems(),
-            counters=self._runner.counters.list_models(),
-            decisions=self._runner.history.list_decisions(),
-        )
-
     def _tell_status(self) -> None:
-        states = [model.state for model in self._scheduler.list_models(time.monotonic())]
-        loaded, loading = states.count(State.READY), states.count(State.LOADING)
-        status = f"{len(states)} models, {loaded} loaded, {loading} loading"
+        status = self._overview.format_status()
         if status != self._status:
             self._status = status
             self._notifier.status(status)
-
-    def _make_unknown(self, name: str) -> LlamactlError:
-        hint = self._scheduler.hint_unknown(name)
-        return LlamactlError(ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint=hint, model=name)

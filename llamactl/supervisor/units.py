@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,9 +110,11 @@ class Units:
                 found.append(run)
         return found
 
-    def forget_failed(self, slugs: Collection[str]) -> None:
-        """Reset the failed units of models that are in the configuration no more: nobody would start them again."""
-        for slug in self._failed.difference(slugs):
+    def forget_failed(self, models: Iterable[str]) -> None:
+        """Reset the failed units of all but these models: those are in the configuration no longer, and nobody would
+        start them again.
+        """
+        for slug in self._failed.difference(map(format_slug, models)):
             self._failed.discard(slug)
             self._tasks.spawn(self._reset(format_unit(Role.MODEL, slug)))
 

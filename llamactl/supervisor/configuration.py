@@ -1,0 +1,110 @@
+"""Which configuration is in force, and what was different after each read of it?
+
+It is read in a thread, since a file system may hang, and replaces the one before as a whole. What cannot be read now
+stays as it was: a file half written takes no model away.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from llamactl.child.extra import choose_unenforced
+from llamactl.config.changes import describe_changes
+from llamactl.config.heads import HeadCache
+from llamactl.config.load import load_config
+from llamactl.paths import Paths
+from llamactl.protocol.control_socket import ReloadResult
+from llamactl.settings import Config, FrontSettings, ModelSettings
+from llamactl.systemd.journal import get_logger
+
+_UNUSABLE = "what the file says cannot be used, and there is no value from before; the default holds"
+
+_log = get_logger()
+
+
+class Configuration:
+    """The configuration that is in force."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self._heads = HeadCache()
+        self._has_read = False
+        self.current = Config()
+
+    async def read(self) -> None:
+        """Read all of it, for the first time or again, and log what is wrong."""
+        before = self.current if self._has_read else None
+        self.current = await asyncio.to_thread(load_config, self._paths, before, self._heads)
+        self._has_read = True
+        for problem in self.current.problems:
+            _log.warning(
+                "configuration problem",
+                file=problem.file,
+                where=problem.where,
+                model=problem.model,
+                reason=problem.message,
+            )
+        for name in self.current.unusable:
+            _log.warning("setting not in force", key=name, reason=_UNUSABLE)
+
+    def keep_hidden(self, found: Iterable[ModelSettings]) -> None:
+        """A model that runs and may stand in a file that cannot be read is configured as it was started."""
+        hidden = {settings.name: settings for settings in found if self.current.may_hide(settings)}
+        self.current = msgspec.structs.replace(self.current, models=self.current.models | hidden)
+
+    def make_front_settings(self) -> FrontSettings:
+        """What a front is told."""
+        settings = self.current.settings
+        return FrontSettings(**{name: getattr(settings, name) for name in FrontSettings.__struct_fields__})
+
+    def list_problems(self) -> tuple[str, ...]:
+        """What is wrong, what it means for the machine first."""
+        file = self._paths.config_file
+        vain = [f"{file}: {name} is NOT IN FORCE: {_UNUSABLE}" for name in self.current.unusable]
+        return (*vain, *(str(problem) for problem in self.current.problems))
+
+    def warn_unenforced(self, controllers: tuple[str, ...]) -> None:
+        """systemd takes limits whose cgroup controller is not there, and applies nothing."""
+        for model in self.current.models.values():
+            for limit, controller in choose_unenforced(model.extra, controllers).items():
+                _log.warning(
+                    "limit not enforced", model=model.name, limit=limit, reason=f"no {controller} controller here"
+                )
+
+
+def describe_reload(
+    before: Config, after: Config, files_before: dict[str, str], files_after: dict[str, str]
+) -> ReloadResult:
+    """What a read changed. The files are those that each model was and is known to have."""
+    return ReloadResult(
+        id=0,
+        added=tuple(name for name in after.models if name not in before.models),
+        removed=tuple(name for name in before.models if name not in after.models),
+        changed=tuple(
+            name for name in after.models if before.models.get(name, after.models[name]) != after.models[name]
+        ),
+        replaced=tuple(
+            name for name in after.models if files_before.get(name) and files_before[name] != files_after.get(name)
+        ),
+        settings=describe_changes(before.settings, after.settings),
+        found={found.path: found.places for found in after.found if found not in before.found},
+        invalid=tuple(name for name in after.invalid if name not in before.invalid),
+        problems=tuple(str(problem) for problem in after.problems),
+        fatal=sum(problem.fatal for problem in after.problems),
+    )
+
+
+def log_reload(config: Config, result: ReloadResult) -> None:
+    """The journal's line of a reload."""
+    _log.info(
+        "configuration reloaded",
+        models=len(config.models),
+        added=list(result.added),
+        removed=list(result.removed),
+        changed=list(result.changed),
+        replaced=list(result.replaced),
+        settings=list(result.settings),
+        invalid=list(result.invalid),
+        problems=len(result.problems),
+    )
