@@ -17,9 +17,9 @@ from llamactl.cli.listeners import Listener, acquire_listeners
 from llamactl.cli.output import clean_line, print_json
 from llamactl.cli.templates import check_templates
 from llamactl.cli.terminal import Style, acquire_look
-from llamactl.config.check import check_config
 from llamactl.config.heads import acquire_heads
 from llamactl.config.load import load_config
+from llamactl.config.permissions import check_config
 from llamactl.paths import acquire_paths
 from llamactl.settings import Problem
 

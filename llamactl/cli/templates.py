@@ -5,9 +5,9 @@ Templates are read, not run: they come from strangers, and this runs as root. A 
 used is good for all but chats, so that is worth a note; one that somebody configured is a mistake.
 """
 
+from llamactl.config.builtin_templates import BUILTIN
 from llamactl.config.gguf import acquire_text
 from llamactl.config.tables import Place, format_key
-from llamactl.config.templates import BUILTIN
 from llamactl.settings import Config, ModelSettings, Problem
 
 _IN_FILE = "tokenizer.chat_template"

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from llamactl.child.extra import parse_extra
-from llamactl.config.files import FilesError, resolve_file, resolve_model
+from llamactl.config.model_files import FilesError, resolve_file, resolve_model
 from llamactl.config.tables import Place
 from llamactl.errors import LlamactlError
 from llamactl.escape import escape_text

@@ -7,7 +7,7 @@ single devices are told one by one.
 from llamactl.config.keys import Key
 from llamactl.config.kinds import MARGINS
 from llamactl.config.machine_keys import GLOBAL_KEYS
-from llamactl.config.units import format_size
+from llamactl.quantities import format_size
 from llamactl.settings import GlobalSettings
 
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import Enum, StrEnum, auto
 
-from llamactl.config.files import parse_model_stem
 from llamactl.config.gguf import Head
+from llamactl.config.model_files import parse_model_stem
 
 PROJECTOR_ARCHITECTURE = "clip"
 MAX_VOCABULARY_DIFFERENCE = 128

@@ -20,7 +20,7 @@ from llamactl.config.companions import (
     parse_kind,
     strip_quantization,
 )
-from llamactl.config.files import Shard, find_missing_shards, format_shard, parse_model_stem, parse_shard
+from llamactl.config.model_files import Shard, find_missing_shards, format_shard, parse_model_stem, parse_shard
 from llamactl.config.walk import Folder
 
 _HASH = re.compile(r"[0-9a-f]{40}")

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from llamactl.child import variables
-from llamactl.config.templates import check_template
-from llamactl.config.units import format_duration, format_size, parse_duration, parse_size
+from llamactl.config.builtin_templates import check_template
 from llamactl.errors import LlamactlError
 from llamactl.names import check_model_name
+from llamactl.quantities import format_duration, format_size, parse_duration, parse_size
 from llamactl.settings import TEMPLATE_RESERVED, AccessLog, Sampling, Switch
 
 SAMPLERS = (*Sampling().samplers, "infill")

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llamactl.config.builtin_templates import check_template
 from llamactl.config.keys import Key
 from llamactl.config.kinds import show_value
 from llamactl.config.model_keys import CHAT_TEMPLATE_FILE, OTHER_NAMES
 from llamactl.config.read import UnreadableError, read_text
-from llamactl.config.templates import check_template
 from llamactl.settings import Problem
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

@@ -11,7 +11,7 @@ import re
 from collections import deque
 from dataclasses import dataclass, field
 
-from llamactl.config.files import parse_model_stem
+from llamactl.config.model_files import parse_model_stem
 from llamactl.config.read import UnreadableError, describe_os_error, read_text
 
 MAX_ENTRIES = 200_000

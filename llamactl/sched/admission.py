@@ -27,19 +27,27 @@ import msgspec
 from llamactl.protocol.control_socket import Failure, Progress
 from llamactl.protocol.values import MemoryStatus, Note, Stage, State
 from llamactl.sched import explain
+from llamactl.sched.breakdowns import HOST, add_bytes, list_claimed_devices
 from llamactl.sched.core import Core
 from llamactl.sched.events import OrderWake, StartInstance
 from llamactl.sched.evict import Outcome, Plan, Room, choose_drains
 from llamactl.sched.instances import Instance, Model, Reason
-from llamactl.sched.memory import HOST, add_bytes, list_claimed_devices
+from llamactl.sched.load_plan import record_plan
 from llamactl.sched.placement import Option
-from llamactl.sched.plan import record_plan
+from llamactl.sched.placement_options import (
+    Needs,
+    choose_way,
+    find_conflicts,
+    get_needs,
+    list_loaders,
+    list_ways,
+    promise,
+)
 from llamactl.sched.queue import Entry
 from llamactl.sched.readings import ask_devices, ask_files
 from llamactl.sched.recheck import Scope
 from llamactl.sched.reserve import reserve_room
 from llamactl.sched.takedown import begin_takedown, call_off_takedown
-from llamactl.sched.ways import Needs, choose_way, find_conflicts, get_needs, list_loaders, list_ways, promise
 from llamactl.settings import ModelSettings
 
 

@@ -12,9 +12,9 @@ measuring had them on, nothing can be said.
 from collections.abc import Mapping
 
 from llamactl.protocol.values import Breakdown, RowKind
+from llamactl.sched.breakdowns import HOST, sum_per_account
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Instance, Model
-from llamactl.sched.memory import HOST, sum_per_account
 
 TOLERANCE = 0.02
 """A difference of this share of the measured figure is worth a line."""

@@ -12,6 +12,7 @@ the fronts have announced their leases, or the time for that is over; from then 
 from llamactl.protocol.control_socket import LeaseGone
 from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched import explain
+from llamactl.sched.breakdowns import strip_harmless, strip_unmeasured, sum_per_account
 from llamactl.sched.core import Core, Recovery
 from llamactl.sched.events import (
     Configured,
@@ -23,7 +24,6 @@ from llamactl.sched.events import (
 from llamactl.sched.instances import Instance, Lease, Model, Reason
 from llamactl.sched.lifecycle import refuse_ended
 from llamactl.sched.measuring import drop_measurement, queue_unmeasured
-from llamactl.sched.memory import strip_harmless, strip_unmeasured, sum_per_account
 from llamactl.sched.recheck import Scope
 from llamactl.sched.requests import keep_if_pinned, want_load
 from llamactl.sched.takedown import call_off_takedown, note_use, pursue_departure, recall_announced

@@ -14,10 +14,10 @@ from llamactl.errors import ErrorCode
 from llamactl.names import MAX_NAME_LENGTH, format_command
 from llamactl.protocol.control_socket import Failure
 from llamactl.protocol.values import Breakdown, LoadFailure, RowKind, State
+from llamactl.sched.breakdowns import sum_per_account
 from llamactl.sched.core import Core
 from llamactl.sched.evict import Plan
 from llamactl.sched.instances import Model
-from llamactl.sched.memory import sum_per_account
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 

@@ -14,8 +14,8 @@ import msgspec
 
 from llamactl.protocol.control_socket import LeaseGone
 from llamactl.protocol.values import Breakdown, Facts, LoadFailure, MemoryStatus, ModelMemory, Note, State
+from llamactl.sched.breakdowns import HOST, strip_unmeasured, sum_per_account
 from llamactl.sched.events import Holder, Waiter
-from llamactl.sched.memory import HOST, strip_unmeasured, sum_per_account
 from llamactl.sched.placement import Option
 from llamactl.sched.states import check_transition
 from llamactl.settings import ModelSettings

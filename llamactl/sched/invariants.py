@@ -7,9 +7,9 @@ answered once, a limit of instances never passed) is checked by who applies them
 import itertools
 
 from llamactl.protocol.values import State
+from llamactl.sched.breakdowns import is_self_fitting
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Instance, Model, Reason
-from llamactl.sched.memory import is_self_fitting
 from llamactl.sched.shares import count_sharers
 from llamactl.sched.states import RUNNING
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from llamactl.protocol.descriptions import DeviceStatus
 from llamactl.protocol.values import Breakdown, Row
-from llamactl.sched.memory import HOST, list_device_rows
+from llamactl.sched.breakdowns import HOST, list_device_rows
 from llamactl.settings import GlobalSettings
 
 

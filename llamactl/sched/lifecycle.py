@@ -10,13 +10,13 @@ import msgspec
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import BY_SIGNAL, LoadFailure, Stage, State
 from llamactl.sched import explain
+from llamactl.sched.breakdowns import list_device_rows, sum_per_account
 from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
 from llamactl.sched.events import InstanceEnded, InstanceReported, InstanceSilent, SendNote
+from llamactl.sched.granting import serve_waiters
 from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, Reason
-from llamactl.sched.leases import serve_waiters
 from llamactl.sched.measuring import mark_hidden, measure_after_load, stop_using_extra_bufts
-from llamactl.sched.memory import list_device_rows, sum_per_account
 from llamactl.sched.recheck import Scope
 from llamactl.sched.shortage import learn_from_failure, learn_from_success
 from llamactl.sched.takedown import (

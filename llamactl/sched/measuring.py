@@ -11,13 +11,13 @@ from llamactl.protocol.control_socket import MeasureResult
 from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched import explain
 from llamactl.sched.admission import get_host_room, is_to_be_measured, list_margins
+from llamactl.sched.breakdowns import HOST, list_claimed_devices, list_device_rows
 from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
 from llamactl.sched.events import MeasureEnded, MeasureReported, StartMeasure, StopMeasure, Tell
 from llamactl.sched.instances import Model
-from llamactl.sched.memory import HOST, list_claimed_devices, list_device_rows
+from llamactl.sched.placement_options import get_needs
 from llamactl.sched.recheck import Scope
-from llamactl.sched.ways import get_needs
 
 MAX_ATTEMPTS = 2
 

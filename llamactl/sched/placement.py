@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llamactl.protocol.values import Breakdown
+from llamactl.sched.breakdowns import HOST, list_device_rows
 from llamactl.sched.evict import Outcome, Plan, Room
-from llamactl.sched.memory import HOST, list_device_rows
 from llamactl.settings import ModelSettings
 
 

@@ -11,10 +11,10 @@ that never stop changing must not keep a load waiting for ever: after two new me
 
 from collections.abc import Mapping
 
+from llamactl.sched.breakdowns import HOST
 from llamactl.sched.core import Core
 from llamactl.sched.events import LookAtFiles, ReadDevices
 from llamactl.sched.instances import Model
-from llamactl.sched.memory import HOST
 from llamactl.sched.queue import Entry
 
 CHEAP_REFRESH_S = 1.0

@@ -24,9 +24,9 @@ from llamactl.sched.events import (
     UnloadRequested,
     Waiter,
 )
-from llamactl.sched.files import must_load_anew
+from llamactl.sched.file_changes import must_load_anew
+from llamactl.sched.granting import grant_lease, send_note, serve_waiters
 from llamactl.sched.instances import RECALL_S, Model, Reason
-from llamactl.sched.leases import grant_lease, send_note, serve_waiters
 from llamactl.sched.queue import Entry
 from llamactl.sched.recheck import Scope
 from llamactl.sched.takedown import (

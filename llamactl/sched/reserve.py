@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from llamactl.protocol.values import State
+from llamactl.sched.breakdowns import HOST, add_bytes
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Model
-from llamactl.sched.memory import HOST, add_bytes
 from llamactl.sched.placement import Option
-from llamactl.sched.ways import get_needs, list_ways
+from llamactl.sched.placement_options import get_needs, list_ways
 
 DRIVER_BYTES = 512 << 20
 """A GPU's driver keeps memory for each process, which shows in what is free for a child but not in its figures: with

@@ -12,15 +12,15 @@ from llamactl.protocol.descriptions import DeviceStatus, LoadPlan, ModelStatus
 from llamactl.protocol.values import State
 from llamactl.sched import (
     configure,
-    devices,
+    device_accounts,
     events,
     explain,
-    files,
+    file_changes,
+    granting,
     invariants,
-    leases,
     lifecycle,
+    load_plan,
     measuring,
-    plan,
     requests,
     status,
     takedown,
@@ -84,7 +84,7 @@ class Scheduler:
     def explain_load(self, name: str, now: float) -> LoadPlan | None:
         """What would happen if the model, by name or alias, were loaded now; None where there is none."""
         model = self._core.models.get(self._core.names.get(name, name))
-        return plan.explain_load(self._core, model, now) if model is not None else None
+        return load_plan.explain_load(self._core, model, now) if model is not None else None
 
     def list_files(self) -> dict[str, str]:
         """By model, which files it had when somebody looked last; empty where that is not known."""
@@ -201,9 +201,9 @@ def _handle_lease_idle(core: Core, event: events.LeaseIdle, now: float) -> None:
     instance.forget_hint()
     takedown.note_use(instance, event.last_used_s, now)
     if event.keep_alive_s is not None:
-        leases.send_note(core, instance, keep_alive_s=event.keep_alive_s)
+        granting.send_note(core, instance, keep_alive_s=event.keep_alive_s)
     elif not instance.count_busy():
-        leases.send_note(core, instance)
+        granting.send_note(core, instance)
     if core.is_in_the_way(event.model):
         core.recheck(Scope.HEAD)
 
@@ -247,9 +247,9 @@ _HANDLERS: dict[type, Callable[[Core, Any, float], None]] = {
     events.ConnectionGone: _handle_connection_gone,
     events.LeaseBusy: _handle_lease_busy,
     events.LeaseIdle: _handle_lease_idle,
-    events.FilesSeen: files.handle_files_seen,
+    events.FilesSeen: file_changes.handle_files_seen,
     events.HostRead: _handle_host_read,
-    events.DevicesRead: devices.handle_devices_read,
-    events.DevicesReadEnded: devices.handle_devices_read_ended,
+    events.DevicesRead: device_accounts.handle_devices_read,
+    events.DevicesReadEnded: device_accounts.handle_devices_read_ended,
     events.Tick: _handle_tick,
 }

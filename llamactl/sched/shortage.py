@@ -9,9 +9,9 @@ unloaded. There is one next try, and none where nothing of ours holds memory the
 import re
 
 from llamactl.protocol.values import LoadFailure
+from llamactl.sched.breakdowns import HOST
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Instance, Model
-from llamactl.sched.memory import HOST
 
 _WORDS = re.compile(
     r"out of memory|failed to allocate|unable to allocate|cannot allocate memory|std::bad_alloc|"

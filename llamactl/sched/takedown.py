@@ -23,8 +23,8 @@ from llamactl.sched.events import (
     StopAnswered,
     StopUnit,
 )
+from llamactl.sched.granting import send_note, serve_waiters
 from llamactl.sched.instances import RECALL_S, Instance, Lease, Model, Reason, Takedown
-from llamactl.sched.leases import send_note, serve_waiters
 from llamactl.sched.recheck import Scope
 
 

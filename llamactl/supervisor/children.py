@@ -30,7 +30,7 @@ from llamactl.protocol.report_socket import (
     Report,
 )
 from llamactl.protocol.values import Note
-from llamactl.supervisor.connection import LineConnection
+from llamactl.supervisor.line_connection import LineConnection
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.peer import acquire_peer
 

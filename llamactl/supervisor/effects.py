@@ -18,7 +18,7 @@ from llamactl.protocol.report_socket import AnswerResult
 from llamactl.sched import events
 from llamactl.settings import ModelSettings
 from llamactl.supervisor.children import Children
-from llamactl.supervisor.control import Control
+from llamactl.supervisor.control_server import Control
 from llamactl.supervisor.counters import Counters
 from llamactl.supervisor.history import History
 from llamactl.supervisor.measurements import Measurements

@@ -20,12 +20,19 @@ from llamactl.paths import Paths
 from llamactl.protocol.report_socket import ChildState, Report
 from llamactl.protocol.values import DeviceList, LoadFailure, Row
 from llamactl.sched import events
-from llamactl.sched.memory import get_rpc_server, hides_devices
+from llamactl.sched.breakdowns import get_rpc_server, hides_devices
 from llamactl.settings import Config, ModelSettings
-from llamactl.supervisor.cache import Entry, KeyParts, MeasurementCache, acquire_key_parts, format_key, match_devices
 from llamactl.supervisor.children import Child
 from llamactl.supervisor.drm import acquire_vram, match_vram
-from llamactl.supervisor.files import LOOK_S, format_files
+from llamactl.supervisor.file_looks import LOOK_S, format_files
+from llamactl.supervisor.measurement_cache import (
+    Entry,
+    KeyParts,
+    MeasurementCache,
+    acquire_key_parts,
+    format_key,
+    match_devices,
+)
 from llamactl.supervisor.tasks import TaskSet
 from llamactl.supervisor.units import NOT_STARTED, STOPPED, Run, Units
 from llamactl.systemd.journal import get_logger

@@ -19,7 +19,7 @@ import msgspec
 from llamactl.child import variables
 from llamactl.child.orders import ChildEnvironment
 from llamactl.child.properties import Surroundings, choose_measure_properties, choose_model_properties
-from llamactl.config.check import explain_unreadable
+from llamactl.config.permissions import explain_unreadable
 from llamactl.errors import LlamactlError
 from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit
 from llamactl.paths import Paths
@@ -28,12 +28,12 @@ from llamactl.protocol.values import LoadFailure
 from llamactl.sched.events import StartInstance, StartMeasure
 from llamactl.settings import GlobalSettings, ModelSettings, decode_spec
 from llamactl.share import python_paths
-from llamactl.supervisor.lastwords import acquire_last_words
+from llamactl.supervisor.last_log_lines import acquire_last_words
 from llamactl.supervisor.tasks import TaskSet
 from llamactl.systemd.host import acquire_gpu_groups
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.manager import Manager, ManagerError
-from llamactl.systemd.units import RESULT_UNKNOWN, UnitEnded, UnitEvent, UnitSnapshot, UnitStarted, explain_result
+from llamactl.systemd.unit_state import RESULT_UNKNOWN, UnitEnded, UnitEvent, UnitSnapshot, UnitStarted, explain_result
 
 NOT_STARTED = "start"
 STOPPED = "stopped"

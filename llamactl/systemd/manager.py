@@ -22,7 +22,7 @@ from typing import Any
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import parse_unit
 from llamactl.systemd.tracker import Tracker
-from llamactl.systemd.units import (
+from llamactl.systemd.unit_state import (
     UnitChanged,
     UnitEnded,
     UnitEvent,

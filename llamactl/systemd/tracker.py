@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llamactl.systemd.units import (
+from llamactl.systemd.unit_state import (
     RESULT_UNKNOWN,
     UnitChanged,
     UnitEnded,

@@ -11,7 +11,7 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGE = CHECKOUT / "llamactl"
-PURE = {"bodies", "dialects", "endpoints", "errors", "escape", "names", "paths", "settings", "protocol"}
+PURE = {"bodies", "dialects", "endpoints", "errors", "escape", "names", "paths", "quantities", "settings", "protocol"}
 PROCESSES = {"supervisor", "front", "instance", "cli"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

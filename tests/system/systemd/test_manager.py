@@ -15,7 +15,7 @@ from llamactl.systemd.manager import (
     UnitGone,
     UnitStarted,
 )
-from llamactl.systemd.units import CLD_EXITED, CLD_KILLED
+from llamactl.systemd.unit_state import CLD_EXITED, CLD_KILLED
 from tests.system.systemd_follow import READY, TIMEOUT_S, follow, run, shell
 
 MODEL = "llamactl-model@managed.service"

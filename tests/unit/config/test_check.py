@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llamactl.config.check import Reader, check_config, explain_unreadable, inspect_file
+from llamactl.config.permissions import Reader, check_config, explain_unreadable, inspect_file
 from llamactl.settings import Problem
 from tests.models import write_model, write_projector
 from tests.unit.config.tree import Tree

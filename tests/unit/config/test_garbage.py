@@ -9,9 +9,9 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llamactl.config.check import check_config
 from llamactl.config.machine_keys import GLOBAL_KEYS
 from llamactl.config.model_keys import DIRECTORY_KEYS, MODEL_KEYS
+from llamactl.config.permissions import check_config
 from llamactl.settings import decode_spec, encode_spec
 from tests.unit.config.tree import Tree
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.config.check import inspect_file
 from llamactl.config.gguf import Head, acquire_head, acquire_text, find_fault
+from llamactl.config.permissions import inspect_file
 from tests.models import write_model, write_projector
 
 

@@ -9,8 +9,8 @@ from llamactl.config.keys import Applies, MachineKey, Measured, ModelKey
 from llamactl.config.kinds import BOOLEAN, SIZE
 from llamactl.config.model_keys import DEFAULT_KEYS, MODEL_KEYS
 from llamactl.config.reference import format_applies
+from llamactl.sched.breakdowns import strip_harmless, strip_unmeasured
 from llamactl.sched.instances import Instance, Model
-from llamactl.sched.memory import strip_harmless, strip_unmeasured
 from llamactl.sched.status import list_waiting_settings
 from llamactl.settings import ModelSettings
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llamactl.protocol.values import Breakdown, Row, RowKind
+from llamactl.sched.breakdowns import HOST, is_self_fitting, list_claimed_devices, strip_unmeasured, sum_per_account
 from llamactl.sched.ledger import Ledger
-from llamactl.sched.memory import HOST, is_self_fitting, list_claimed_devices, strip_unmeasured, sum_per_account
 from llamactl.settings import GlobalSettings
 from tests.unit.sched.bench import make_breakdown, make_settings
 

@@ -16,7 +16,7 @@ from llamactl.protocol.control_socket import LeaseGone, Progress, Recall, Recall
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Breakdown, LoadFailure, Note, Row, RowKind
 from llamactl.sched import events as ev
-from llamactl.sched.memory import is_self_fitting
+from llamactl.sched.breakdowns import is_self_fitting
 from llamactl.sched.scheduler import Scheduler
 from llamactl.settings import Config, GlobalSettings, InvalidModel, ModelSettings
 

@@ -10,7 +10,7 @@ import pytest
 
 from llamactl.protocol.values import Breakdown, Facts, Row, RowKind
 from llamactl.settings import ModelSettings
-from llamactl.supervisor.cache import (
+from llamactl.supervisor.measurement_cache import (
     Entry,
     MeasurementCache,
     acquire_key_parts,

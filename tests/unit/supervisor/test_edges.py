@@ -10,8 +10,8 @@ from llamactl.protocol.lines import JunkError, LineReader, encode_message
 from llamactl.protocol.report_socket import ChildHello, ChildMessage, ChildRole, Report
 from llamactl.protocol.values import LoadFailure
 from llamactl.supervisor.children import bind_unix_socket
-from llamactl.supervisor.connection import LineConnection
-from llamactl.supervisor.host import acquire_host_memory, parse_meminfo
+from llamactl.supervisor.host_memory import acquire_host_memory, parse_meminfo
+from llamactl.supervisor.line_connection import LineConnection
 from llamactl.supervisor.measurements import format_measure_error
 
 MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    600 kB\n"

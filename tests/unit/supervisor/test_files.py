@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from llamactl.settings import ModelSettings
-from llamactl.supervisor import files
-from llamactl.supervisor.files import FileLooks, acquire_files, format_files
+from llamactl.supervisor import file_looks
+from llamactl.supervisor.file_looks import FileLooks, acquire_files, format_files
 
 
 @pytest.fixture
@@ -63,15 +63,15 @@ def test_a_file_system_that_hangs_keeps_nobody_else_waiting(
     def hang(settings: ModelSettings) -> object:
         return acquire(settings) if settings.name != "hangs" else (over.wait(), ())[1]
 
-    monkeypatch.setattr(files, "LOOK_S", 0.05)
-    monkeypatch.setattr(files, "acquire_files", hang)
+    monkeypatch.setattr(file_looks, "LOOK_S", 0.05)
+    monkeypatch.setattr(file_looks, "acquire_files", hang)
     hangs = ModelSettings(name="hangs", path=model.path)
 
     async def look() -> list[list[bool]]:
         looks = FileLooks()
         first = await looks.look([model, hangs])
         begun = asyncio.get_running_loop().time()
-        monkeypatch.setattr(files, "LOOK_S", 60.0)
+        monkeypatch.setattr(file_looks, "LOOK_S", 60.0)
         second = await looks.look([hangs, model])
         assert asyncio.get_running_loop().time() - begun < 30, "it was looked at although it hangs"
         over.set()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from llamactl.names import Role
 from llamactl.systemd.tracker import SERVICE_INTERFACE, UNIT_INTERFACE, Tracker
-from llamactl.systemd.units import UnitChanged, UnitEnded, UnitEvent, UnitGone, UnitSnapshot, UnitStarted
+from llamactl.systemd.unit_state import UnitChanged, UnitEnded, UnitEvent, UnitGone, UnitSnapshot, UnitStarted
 
 UNIT = "llamactl-model@a.service"
 PID = 4711

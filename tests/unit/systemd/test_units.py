@@ -2,7 +2,7 @@
 
 import pytest
 
-from llamactl.systemd.units import explain_result
+from llamactl.systemd.unit_state import explain_result
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from llamactl.config.builtin_templates import BUILTIN, check_template
 from llamactl.config.gguf import acquire_text
-from llamactl.config.templates import BUILTIN, check_template
 from llamactl.instance.llama.chat import list_builtin_templates
 from llamactl.template import limits
 from llamactl.template.faults import find_fault

@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 
 from llamactl.protocol.values import Breakdown, Facts, Row
-from llamactl.sched.memory import get_rpc_server, list_device_rows, sees_device, strip_unmeasured
+from llamactl.sched.breakdowns import get_rpc_server, list_device_rows, sees_device, strip_unmeasured
 from llamactl.settings import ModelSettings
-from llamactl.supervisor.files import FileIdentity, acquire_files, identify_file
+from llamactl.supervisor.file_looks import FileIdentity, acquire_files, identify_file
 from llamactl.systemd.journal import get_logger
 
 FORMAT = 1

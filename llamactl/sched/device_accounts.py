@@ -13,11 +13,11 @@ The view of one model is no complete listing unless nothing hides devices from i
 import msgspec
 
 from llamactl.protocol.values import Row
+from llamactl.sched.breakdowns import HOST, get_rpc_server, hides_devices, list_device_rows, sees_device
 from llamactl.sched.core import Core
 from llamactl.sched.events import DevicesRead, DevicesReadEnded
 from llamactl.sched.instances import Model
 from llamactl.sched.measuring import drop_measurement, mark_hidden, queue_unmeasured
-from llamactl.sched.memory import HOST, get_rpc_server, hides_devices, list_device_rows, sees_device
 from llamactl.sched.recheck import Scope
 
 

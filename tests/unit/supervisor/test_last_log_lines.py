@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from llamactl.supervisor import lastwords
-from llamactl.supervisor.lastwords import acquire_last_words, drop_frames, end_process
+from llamactl.supervisor import last_log_lines
+from llamactl.supervisor.last_log_lines import acquire_last_words, drop_frames, end_process
 
 FAULT = """\
 ggml.c:123: GGML_ASSERT(x) failed
@@ -71,5 +71,5 @@ def test_journal_that_hangs_says_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(lastwords, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(last_log_lines, "TIMEOUT_S", 0.1)
     assert asyncio.run(acquire_last_words("a.service", "1")) == ""

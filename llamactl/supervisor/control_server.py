@@ -47,7 +47,7 @@ from llamactl.protocol.lines import VERSION
 from llamactl.sched import events
 from llamactl.sched.events import Holder, Waiter
 from llamactl.supervisor.children import BACKLOG, bind_unix_socket
-from llamactl.supervisor.connection import LineConnection
+from llamactl.supervisor.line_connection import LineConnection
 from llamactl.supervisor.tasks import TaskSet
 from llamactl.systemd.journal import get_logger
 

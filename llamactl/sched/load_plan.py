@@ -7,13 +7,13 @@ or stays, in the words of `evict.Why`; the plan as a whole says in a sentence wh
 from llamactl.protocol.descriptions import LoadPlan, PlanDevice, PlanInstance
 from llamactl.protocol.values import State
 from llamactl.sched import explain
+from llamactl.sched.breakdowns import HOST
 from llamactl.sched.core import Core
 from llamactl.sched.evict import Outcome, Plan, Why
 from llamactl.sched.instances import Model
-from llamactl.sched.memory import HOST
 from llamactl.sched.placement import Choice
+from llamactl.sched.placement_options import choose_way, get_needs
 from llamactl.sched.queue import Entry
-from llamactl.sched.ways import choose_way, get_needs
 
 MAX_INSTANCES = 64
 """In a line of the journal."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from llamactl.protocol.values import State
+from llamactl.sched.breakdowns import is_self_fitting, list_claimed_devices, sum_per_account
 from llamactl.sched.core import Core
 from llamactl.sched.evict import Candidate, Room, choose_victims
 from llamactl.sched.instances import Instance, Model, Reason
-from llamactl.sched.memory import is_self_fitting, list_claimed_devices, sum_per_account
 from llamactl.sched.placement import Choice, Option, choose_placement, list_options
 from llamactl.sched.queue import Entry
 
