@@ -21,12 +21,23 @@ class ImageUrl(msgspec.Struct, frozen=True):
     detail: str | None = None
 
 
+class InputAudio(msgspec.Struct, frozen=True):
+    data: str | None = None
+    format: str | None = None
+    url: str | None = None
+
+
 class ContentPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Part of a message's content."""
 
     type: str
     text: str | None = None
     image_url: ImageUrl | str | None = None
+    input_audio: InputAudio | None = None
+
+
+MEDIA_MARKER = "media_marker"
+"""Type of the parts that stand for a picture or a sound while a prompt is made; none of a request's own."""
 
 
 class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -357,12 +368,15 @@ def format_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def _join_parts(content: str | list[ContentPart] | None, index: int) -> str:
-    """Parts are texts of their own (a file, a question): each begins a line, as in llama-server."""
+    """Parts are texts of their own (a file, a question): each begins a line, as in llama-server, but for what stands
+    beside a picture.
+    """
     if content is None or isinstance(content, str):
         return content or ""
-    texts = []
+    joined, is_after_text = "", False
     for part in content:
-        if part.type != "text" or part.text is None:
+        if part.type not in ("text", MEDIA_MARKER) or part.text is None:
             raise refuse(f"cannot use `messages[{index}].content`: parts of type {part.type!r} are not supported")
-        texts.append(part.text)
-    return "\n".join(texts)
+        joined += "\n" + part.text if is_after_text and part.type == "text" else part.text
+        is_after_text = part.type == "text" and bool(joined)
+    return joined

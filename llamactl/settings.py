@@ -85,6 +85,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """All files of the model: every shard, `path` first; resolved."""
     mmproj: str = ""
     """Companion: a multimodal projector, or empty."""
+    media_path: str = ""
+    """Directory below which requests may name files to show; empty: none."""
     draft: str = ""
     """Companion: a draft model, or empty."""
     aliases: tuple[str, ...] = ()

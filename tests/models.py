@@ -108,6 +108,74 @@ def write_projector(
     return _finish(writer, path)
 
 
+def write_eye(path: Path, *, width: int = 64, image_size: int = 28, n_embd: int = 32, seed: int = 3) -> Path:
+    """A projector that works, as LLaVA has it: pictures become tokens for a model with embeddings of `width`."""
+    patch_size, n_layer = 14, 2
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_name("tiny-eye")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_string("clip.projector_type", "mlp")
+    writer.add_bool("clip.use_gelu", True)
+    writer.add_uint32("clip.vision.image_size", image_size)
+    writer.add_uint32("clip.vision.patch_size", patch_size)
+    writer.add_uint32("clip.vision.embedding_length", n_embd)
+    writer.add_uint32("clip.vision.feed_forward_length", 2 * n_embd)
+    writer.add_uint32("clip.vision.block_count", n_layer)
+    writer.add_uint32("clip.vision.projection_dim", n_embd)
+    writer.add_uint32("clip.vision.attention.head_count", 2)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
+    writer.add_array("clip.vision.image_mean", [0.48, 0.46, 0.41])
+    writer.add_array("clip.vision.image_std", [0.27, 0.26, 0.28])
+
+    random = np.random.default_rng(seed)
+
+    def add(tensor: str, *shape: int, scale: float = 0.3) -> None:
+        writer.add_tensor(tensor, (random.standard_normal(shape) * scale).astype(np.float32))
+
+    def add_norm(tensor: str) -> None:
+        writer.add_tensor(f"{tensor}.weight", np.ones(n_embd, dtype=np.float32))
+        writer.add_tensor(f"{tensor}.bias", np.zeros(n_embd, dtype=np.float32))
+
+    add("v.class_embd", n_embd)
+    add("v.patch_embd.weight", n_embd, 3, patch_size, patch_size)
+    add("v.position_embd.weight", (image_size // patch_size) ** 2 + 1, n_embd)
+    add_norm("v.pre_ln")
+    for layer in range(n_layer):
+        prefix = f"v.blk.{layer}"
+        for part in ("attn_q", "attn_k", "attn_v", "attn_out"):
+            add(f"{prefix}.{part}.weight", n_embd, n_embd)
+            add(f"{prefix}.{part}.bias", n_embd)
+        add_norm(f"{prefix}.ln1")
+        add_norm(f"{prefix}.ln2")
+        add(f"{prefix}.ffn_up.weight", 2 * n_embd, n_embd)
+        add(f"{prefix}.ffn_up.bias", 2 * n_embd)
+        add(f"{prefix}.ffn_down.weight", n_embd, 2 * n_embd)
+        add(f"{prefix}.ffn_down.bias", n_embd)
+    # Loud, as the embeddings of `write_model` are: what is seen decides what is said.
+    add("mm.0.weight", width, n_embd)
+    add("mm.0.bias", width)
+    add("mm.2.weight", width, width)
+    add("mm.2.bias", width)
+    return _finish(writer, path)
+
+
+def write_ear(path: Path, *, width: int = 64, seed: int = 4) -> Path:
+    """A projector that works, as Gemma 4 has it without an encoder: each 640 samples of sound become a token."""
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_name("tiny-ear")
+    writer.add_bool("clip.has_audio_encoder", True)
+    writer.add_string("clip.audio.projector_type", "gemma4ua")
+    for key in ("embedding_length", "feed_forward_length", "projection_dim", "num_mel_bins"):
+        writer.add_uint32(f"clip.audio.{key}", width if key == "projection_dim" else 640)
+    writer.add_uint32("clip.audio.block_count", 0)
+    writer.add_uint32("clip.audio.attention.head_count", 1)
+    writer.add_float32("clip.audio.attention.layer_norm_epsilon", 1e-6)
+    random = np.random.default_rng(seed)
+    weights = (random.standard_normal((width, 640)) * 0.1).astype(np.float32)
+    writer.add_tensor("mm.a.input_projection.weight", weights)
+    return _finish(writer, path)
+
+
 def write_embedding_model(
     path: Path,
     *,

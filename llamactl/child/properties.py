@@ -258,6 +258,8 @@ def choose_read_only(settings: ModelSettings, python_paths: Iterable[str]) -> li
             directory = PurePath(file).parent
             whole = str(directory) in _WHOLE or str(directory.parent) == "/home"
             wanted[file if whole else str(directory)] = None
+    if settings.media_path:
+        wanted[settings.media_path] = None
     for path in python_paths:
         if path not in _WHOLE:
             wanted[path] = None

@@ -274,6 +274,8 @@ def format_model(model: ModelStatus, now_s: float, look: Look = WHOLE) -> str:
         trained = f" (trained for {model.facts.n_ctx_train})" if model.facts.n_ctx_train else ""
         sequences = f"{model.parallel} sequence{'' if model.parallel == 1 else 's'}"
         add("Context", f"{format_context(model)} tokens in {sequences}{trained}")
+        if len(model.facts.input_modalities) > 1:
+            add("Takes", ", ".join(model.facts.input_modalities))
     if model.ended is not None:
         add(_ENDED.get(model.ended.event, "Ended"), _format_ending(model.ended, model.failure is None))
     if model.failure is not None:

@@ -5,6 +5,7 @@ tables have a mistake is invalid, with the first of its mistakes as the reason; 
 for it are told that reason.
 """
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,6 +159,11 @@ def _resolve_paths(fields: dict[str, Any], place: Place, problems: list[Problem]
                 fields[companion] = resolve_file(fields[companion])
             except FilesError as error:
                 problems.append(place.report(f"cannot use {fields[companion]!r}: {error}", companion, error.hint))
+    if fields.get("media_path"):
+        path = fields["media_path"]
+        fields["media_path"] = os.path.realpath(path)
+        if not os.path.isdir(path):
+            problems.append(place.report(f"cannot use {path!r}: it is no directory", "media_path"))
 
 
 def _find_contradictions(model: ModelSettings, place: Place) -> list[Problem]:

@@ -291,10 +291,17 @@ MODEL_KEYS: tuple[ModelKey, ...] = (
     ModelKey(
         "mmproj",
         OPTIONAL_PATH,
-        "The multimodal projector that belongs to the model. Checked, but not used yet: images are refused.",
+        "The multimodal projector that belongs to the model, with which it sees or hears.",
         applies=NEXT_LOAD,
         measured=AGAIN,
         single=True,
+    ),
+    ModelKey(
+        "media_path",
+        OPTIONAL_PATH,
+        "Directory below which requests may name pictures and sounds as `file://` URLs. Unset: none.",
+        applies=NEXT_LOAD,
+        measured=KEPT,
     ),
     ModelKey(
         "draft",

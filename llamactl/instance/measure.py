@@ -42,6 +42,7 @@ def measure_model(environment: ChildEnvironment) -> Measurement:
     from llamactl.instance.llama.fit import Measurer, choose_smallest_ctx
     from llamactl.instance.llama.library import llama
     from llamactl.instance.llama.log import LlamaLog
+    from llamactl.instance.llama.projector import read_modalities
 
     log = LlamaLog(environment.llama_debug)
     log.install()
@@ -52,7 +53,8 @@ def measure_model(environment: ChildEnvironment) -> Measurement:
         smallest = measurer.measure(choose_smallest_ctx(environment.settings, measurer.traits.n_ctx_train))
         plan = measurer.choose_plan()
         largest = measurer.measure_plan(plan)
-        facts = measurer.model.read_facts(largest.n_ctx, environment.extra_bufts)
+        modalities = read_modalities(environment.settings.mmproj)
+        facts = measurer.model.read_facts(largest.n_ctx, environment.extra_bufts, modalities)
         return Measurement(smallest, largest, facts, acquire_device_list())
     finally:
         measurer.close()

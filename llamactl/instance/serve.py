@@ -35,6 +35,7 @@ from llamactl.systemd.notify import Notifier
 if TYPE_CHECKING:
     from llamactl.instance.chat.template import Template
     from llamactl.instance.engine.engine import Engine
+    from llamactl.instance.engine.media import Encoder, MediaReader
     from llamactl.instance.engine.stats import Stats
     from llamactl.instance.http.api import Api
     from llamactl.instance.http.chats import ChatPlanner
@@ -82,8 +83,13 @@ class Instance:
         self._n_threads = 1
         """Of the model that is loaded, where it computes alone."""
         self._sharers = 1
+        self._load_stage = "model"
+        """Whose progress is reported."""
         self._loaded: Loaded | None = None
         """Kept for the arrays that llama.cpp's parameters point to."""
+        self._media: MediaReader | None = None
+        self._encoder: Encoder | None = None
+        """Both of the model that is loaded, if it has a projector."""
         self._readers: tuple[PromptReader, Template] | None = None
         """Of the model that is loading, made while its context is."""
         self._loop = asyncio.get_running_loop()
@@ -128,6 +134,7 @@ class Instance:
     # --- loading ----------------------------------------------------------------------------------
 
     def _report_stage(self, stage: str) -> None:
+        self._load_stage = stage
         self._progress_s = time.monotonic()
         self._notifier.extend_timeout(self._environment.load_stall_s)
         if stage == "warmup":
@@ -185,7 +192,8 @@ class Instance:
         self._progress_s = time.monotonic()
         self._notifier.extend_timeout(self._environment.load_stall_s)
         self._notifier.status(f"loading {fraction:.0%}")
-        self._loop.call_soon_threadsafe(lambda: self._link.send(ChildState.LOADING, stage="model", progress=fraction))
+        stage = self._load_stage
+        self._loop.call_soon_threadsafe(lambda: self._link.send(ChildState.LOADING, stage=stage, progress=fraction))
 
     async def _wait_for_load(self, loading: "asyncio.Future[Loaded]") -> bool:
         """Whether the model serves now. Otherwise the status says how the process ends."""
@@ -216,6 +224,9 @@ class Instance:
         from llamactl.instance.engine.embed import Embedder
         from llamactl.instance.engine.engine import Engine
         from llamactl.instance.engine.generate import Generator
+        from llamactl.instance.engine.media import Encoder, MediaReader
+        from llamactl.instance.engine.media_steps import MediaSteps
+        from llamactl.instance.http.media_prompts import MediaPrompts
         from llamactl.instance.http.parameters import choose_defaults
         from llamactl.instance.http.service import Service
         from llamactl.instance.llama.library import llama
@@ -234,6 +245,10 @@ class Instance:
             worker = Embedder(loaded.context, n_values, settings.parallel, n_step, pooling)
         else:
             worker = Generator(loaded.context, vocabulary, loaded.traits, settings.parallel, n_ctx, n_step)
+            if loaded.projector is not None:
+                self._media = MediaReader(loaded.projector, n_step)
+                self._encoder = Encoder(self._media, self._wake_engine)
+                worker.media = MediaSteps(loaded.context, self._encoder, n_step)
         # What has been counted is of the process, not of one load.
         self._stats = worker.stats = self._stats or worker.stats
         prompts, template = self._readers or self._make_readers(loaded.model)
@@ -259,6 +274,7 @@ class Instance:
             created=_read_time(settings.path),
             planner=planner,
             no_planner=no_planner,
+            media=MediaPrompts(self._media, settings.media_path, vocabulary, prompts.aside),
             rerank_template=loaded.model.read_meta("tokenizer.chat_template.rerank"),
         )
 
@@ -295,7 +311,9 @@ class Instance:
             if self._stopping.is_set():
                 return
         await asyncio.to_thread(engine.close)
-        self._engine = self._loaded = None
+        if self._encoder is not None:
+            await asyncio.to_thread(self._encoder.close)
+        self._engine = self._loaded = self._media = self._encoder = None
         await asyncio.to_thread(_free, loaded)
         rows = tuple(
             msgspec.structs.replace(row, model=0, context=0, compute=0, total=None, free=None)
@@ -375,6 +393,11 @@ class Instance:
             self._engine.use_threads(n_threads)
             log.debug("processors shared", models=self._sharers, threads=n_threads)
 
+    def _wake_engine(self) -> None:
+        """From any thread."""
+        if self._engine is not None:
+            self._engine.wake()
+
     def _handle_broken(self, reason: str) -> None:
         log.critical("engine broken", reason=reason)
         self._status = EXIT_BROKEN
@@ -408,6 +431,8 @@ def _free(loaded: "Loaded") -> None:
     from llamactl.instance.engine.background import trim_memory
     from llamactl.instance.llama.library import llama
 
+    if loaded.projector is not None:
+        loaded.projector.close()
     llama.llama_free(loaded.context)
     loaded.model.close()
     gc.collect()

@@ -11,6 +11,7 @@ from llamactl.settings import ModelSettings
 _OPTIONS = (
     ("path", "--model"),
     ("mmproj", "--mmproj"),
+    ("media_path", "--media-path"),
     ("draft", "--model-draft"),
     ("ctx", "--ctx-size"),
     ("parallel", "--parallel"),

@@ -12,6 +12,7 @@ cut anywhere or copied: they stay in their slots.
 from collections.abc import Sequence
 from typing import Any
 
+from llamactl.instance.engine.places import count_positions
 from llamactl.instance.engine.prefixes import Cells, Prefix, choose_cut, choose_place
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.params import ModelTraits
@@ -75,7 +76,8 @@ class PrefixCache:
         if is_parked:
             self._move(prefix, free[0] if slot is None else slot)
         if place.donor is not None:
-            llama.llama_memory_seq_cp(self._memory, place.donor.id, prefix.id, 0, place.n_copied)
+            end = self._count_positions(place.donor, place.n_copied)
+            llama.llama_memory_seq_cp(self._memory, place.donor.id, prefix.id, 0, end)
             self._cells.copy(place.donor, prefix, place.n_copied)
         self.slots[prefix.id] = prefix
         return prefix
@@ -104,10 +106,14 @@ class PrefixCache:
         """Shortens what a prefix holds; to nothing where llama.cpp cannot do it otherwise."""
         if len(prefix.tokens) == length:
             return
-        if not llama.llama_memory_seq_rm(self._memory, prefix.id, length, -1):
+        if not llama.llama_memory_seq_rm(self._memory, prefix.id, self._count_positions(prefix, length), -1):
             llama.llama_memory_seq_rm(self._memory, prefix.id, -1, -1)
             length = 0
         self._cells.cut(prefix, length)
+
+    def _count_positions(self, prefix: Prefix, length: int) -> int:
+        """Of its first `length` tokens; but for pictures with M-RoPE, each has one."""
+        return count_positions(prefix.tokens, length) if self._traits.uses_mrope else length
 
     def free(self, n_cells: int) -> bool:
         """Gives up something that is idle for so many cells; whether they suffice is seen then. False: there is nothing

@@ -120,6 +120,11 @@ class Engine:
         with self._changed:
             self._changed.notify()
 
+    def wake(self) -> None:
+        """The worker may have work again. From any thread."""
+        with self._changed:
+            self._changed.notify()
+
     def use_threads(self, n_threads: int) -> None:
         """So many compute from the next step on."""
         with self._changed:

@@ -29,6 +29,8 @@ from llamactl.instance.engine.jobs import (
     TextEvent,
     TokenInfo,
 )
+from llamactl.instance.engine.media_steps import MediaSteps
+from llamactl.instance.engine.places import count_positions, find_chunk_start, keep_text
 from llamactl.instance.engine.prefixes import Prefix
 from llamactl.instance.engine.sampling import SamplerChain, TokenProbs
 from llamactl.instance.engine.sequence import Sequence
@@ -53,12 +55,16 @@ class Generator:
     n_parallel: int
     n_ctx: int
     n_batch: int
+    media: MediaSteps | None = None
+    """None: the model reads text alone."""
     _waiting: deque[Sequence] = field(default_factory=deque)
     _running: list[Sequence] = field(default_factory=list)
     """In order of arrival."""
     _n_ended: int = 0
     _n_failed: int = 0
     _candidates: Candidates | None = None
+    _stuck_at: int | None = None
+    """All that is left waits until something more is encoded than this; None: it does not."""
 
     def __post_init__(self) -> None:
         self.stats = Stats()
@@ -76,20 +82,24 @@ class Generator:
         if not isinstance(request, GenerationRequest):
             raise TypeError("not a generation")
         try:
+            prompt = keep_text(request.prompt) if request.media else request.prompt
             chain = SamplerChain(
-                *(request.sampling, self.vocabulary, self.n_ctx, request.prompt), request.rules, request.shown_tokens
+                *(request.sampling, self.vocabulary, self.n_ctx, prompt), request.rules, request.shown_tokens
             )
         except GrammarError as error:
             refusal = LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot use the grammar: {error}")
             self._news.append((job, FailureEvent(refusal)))
             return
-        text = TextStream(request.stops, request.min_indent)
-        sequence = Sequence(job, request, list(request.prompt), text, chain)
+        stream = TextStream(request.stops, request.min_indent)
+        sequence = Sequence(job, request, list(request.prompt), stream, chain)
         if request.wants_prompt_probs:
             sequence.prompt_infos.append(self._describe(TokenProbs(request.prompt[0], None, [])))
         self._waiting.append(sequence)
+        self._stuck_at = None
 
     def has_work(self) -> bool:
+        if self.media is not None and self._stuck_at == self.media.n_encoded:
+            return any(sequence.job.cancelled for sequence in (*self._running, *self._waiting))
         return bool(self._waiting or self._running or self._news)
 
     def read_load(self) -> Load:
@@ -106,16 +116,24 @@ class Generator:
         return self._batch.n_tokens
 
     def step(self) -> Deliveries:
+        self._stuck_at = None
         self._drop_cancelled()
         self._admit()
         if self._news:
             news, self._news = self._news, []
             return news
+        n_encoded = 0 if self.media is None else self.media.n_encoded
         self._make_room()
+        # Before the text of the same step: only after that logits are read.
+        is_media_decoded, failed = self._decode_media()
+        if failed:
+            return failed
         self._fill()
         if not self._batch.n_tokens:
+            if not is_media_decoded:
+                self._stuck_at = n_encoded
             return []
-        failures = self._decode()
+        failures = self._check(llama.llama_decode(self.context, self._batch.struct), self._batch.n_tokens)
         if failures is not None:
             return failures
         self.stats.n_decodes += 1
@@ -126,6 +144,8 @@ class Generator:
         sequences = [*self._running, *self._waiting]
         for sequence in sequences:
             sequence.chain.close()
+            if self.media is not None:
+                self.media.leave(sequence)
         refused = [job for job, event in self._news if isinstance(event, FailureEvent)]
         self._news = []
         self._running.clear()
@@ -178,6 +198,8 @@ class Generator:
 
     def _enter(self, sequence: Sequence, prefix: Prefix) -> None:
         sequence.prefix, sequence.n_past = prefix, len(prefix.tokens)
+        if sequence.request.media:
+            sequence.n_spared = sequence.n_past - count_positions(prefix.tokens, sequence.n_past)
         self.last_jobs[prefix.id] = sequence.job
         if not sequence.started_s:
             sequence.started_s = time.monotonic()
@@ -199,7 +221,9 @@ class Generator:
                 self._put_back(self._running[-1])
 
     def _count_next_tokens(self) -> int:
-        return min(self._batch.capacity, sum(sequence.n_pending for sequence in self._running))
+        n_text = min(self._batch.capacity, sum(sequence.n_pending for sequence in self._running))
+        step = None if self.media is None else self.media.choose(self._running)
+        return n_text if step is None else n_text + step.n_tokens
 
     def _put_back(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
@@ -211,10 +235,30 @@ class Generator:
         """Out of its slot. Of its tokens `n_kept` stay in memory, or all."""
         prefix = sequence.prefix
         if prefix is not None:
+            if n_kept is None and sequence.request.media:  # no half of a picture
+                n_kept = find_chunk_start(sequence.tokens, len(prefix.tokens))
             if n_kept is not None:
                 self.cache.cut(prefix, n_kept)
             self.cache.leave(prefix)
         sequence.prefix = None
+        if self.media is not None:
+            self.media.leave(sequence)
+
+    def _decode_media(self) -> tuple[bool, Deliveries]:
+        """Whether a part of something seen or heard was decoded, and what to tell those whose requests ended."""
+        if self.media is None:
+            return False, []
+        failed: Deliveries = []
+        for sequence, span in self.media.find_failed(self._running):
+            message = f"cannot encode item {span.chunk.item} of the request: {span.error}"
+            failed.append((sequence.job, FailureEvent(LlamactlError(ErrorCode.INTERNAL, message))))
+            self._end(sequence)
+        step = self.media.choose(self._running)
+        if step is None or failed:
+            return False, failed
+        self.stats.n_decodes += 1
+        failures = self._check(self.media.decode(step, self.cache), step.n_tokens)
+        return failures is None, failures or []
 
     def _fill(self) -> None:
         """Generating sequences first, so that no prompt delays them by more than one chunk."""
@@ -222,7 +266,7 @@ class Generator:
         for sequence in sorted(self._running, key=lambda s: s.n_pending > 1):
             assert sequence.prefix is not None
             sequence.output_index = sequence.probe_index = -1
-            n_take = min(sequence.n_pending, self._batch.room)
+            n_take = min(sequence.next_text, self._batch.room)
             probe = sequence.next_probe
             if probe is not None:
                 n_take = min(n_take, probe + 1 - sequence.n_past)
@@ -231,7 +275,8 @@ class Generator:
             is_last = n_take == sequence.n_pending
             chunk = sequence.tokens[sequence.n_past : sequence.n_past + n_take]
             is_probe = probe is not None and sequence.n_past + n_take == probe + 1
-            index = self._batch.add(sequence.prefix.id, chunk, sequence.n_past, output_last=is_last or is_probe)
+            position = sequence.n_past - sequence.n_spared
+            index = self._batch.add(sequence.prefix.id, chunk, position, output_last=is_last or is_probe)
             self.cache.extend(sequence.prefix, chunk)
             sequence.n_past += n_take
             if is_last:
@@ -239,9 +284,8 @@ class Generator:
             if is_probe:
                 sequence.probe_index = index
 
-    def _decode(self) -> Deliveries | None:
-        """None: done. Else what to tell those whose requests ended with it."""
-        result = llama.llama_decode(self.context, self._batch.struct)
+    def _check(self, result: int, n_tokens: int) -> Deliveries | None:
+        """Of a decode. None: done. Else what to tell those whose requests ended with it."""
         if result == _DECODED:
             self._n_failed = 0
             return None
@@ -249,7 +293,7 @@ class Generator:
             # Cells are counted above; models with several caches can still run out in one of them.
             self._put_back_all_but_oldest()
             return []
-        message = explain_decode(result, self._batch.n_tokens)
+        message = explain_decode(result, n_tokens)
         if result < _INVALID_BATCH:
             self._n_failed += 1
             if self._n_failed > 1:
@@ -270,7 +314,7 @@ class Generator:
         oldest = self._running[0]
         assert oldest.prefix is not None
         self.cache.cut(oldest.prefix, 0)
-        oldest.n_past = 0
+        oldest.n_past = oldest.n_spared = 0
         while self.cache.free(self.n_ctx):
             pass
 

@@ -7,11 +7,13 @@ the event loop may set on a job that the engine has, and the engine looks at it 
 import asyncio
 import itertools
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llamactl.errors import LlamactlError
 from llamactl.instance.engine.guide import AnswerRules
+from llamactl.instance.engine.media import Span
 from llamactl.instance.engine.sampling import SamplingParams
 
 
@@ -48,6 +50,8 @@ class GenerationRequest:
     """With each piece of text."""
     wants_progress: bool = False
     """Before the prompt is decoded, and after each part of it."""
+    media: Mapping[int, Span] = field(default_factory=dict)
+    """What stands in the prompt for pictures and sounds, in order, by the index of its first place."""
     wants_prompt_probs: bool = False
     """Of the prompt's own tokens as well. It is decoded one token at a time then: contexts have room for the logits of
     one token of each sequence and step.

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from llamactl.instance.engine.places import find_chunk_start
+
 MIN_WORTH = 16
 """To keep fewer tokens is worth no trouble."""
 MIN_CUT = 64
@@ -156,7 +158,10 @@ def choose_place(
     if not free:
         return None
     n_usable = max(0, len(tokens) - 1)
-    common = {prefix.id: min(count_common_prefix(prefix.tokens, tokens), n_usable) for prefix in prefixes}
+    common = {
+        prefix.id: find_chunk_start(tokens, min(count_common_prefix(prefix.tokens, tokens), n_usable))
+        for prefix in prefixes
+    }
     donor = max(prefixes, key=lambda prefix: common[prefix.id]) if can_copy else None
     n_donated = common[donor.id] if donor is not None else 0
     held_elsewhere = _count_held_elsewhere(prefixes, free)
@@ -198,5 +203,5 @@ def choose_cut(prefixes: Iterable[Prefix], n_missing: int, *, can_cut: bool) -> 
     if prefix is None:
         return None
     n_own = prefix.count_own()
-    n_kept = len(prefix.tokens) - min(n_own, max(n_missing, MIN_CUT))
+    n_kept = find_chunk_start(prefix.tokens, len(prefix.tokens) - min(n_own, max(n_missing, MIN_CUT)))
     return Cut(prefix, n_kept if n_own and can_cut and n_kept >= MIN_WORTH else 0)

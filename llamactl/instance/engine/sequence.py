@@ -7,6 +7,7 @@ from the event loop.
 from dataclasses import dataclass, field
 
 from llamactl.instance.engine.jobs import GenerationRequest, Job, ProgressEvent, Timings, TokenInfo
+from llamactl.instance.engine.media import Span
 from llamactl.instance.engine.prefixes import Prefix
 from llamactl.instance.engine.sampling import SamplerChain
 from llamactl.instance.engine.text import TextStream
@@ -25,6 +26,8 @@ class Sequence:
     prefix: Prefix | None = None
     """Its memory, while it runs."""
     n_past: int = 0
+    n_spared: int = 0
+    """By so much fewer positions than cells those tokens take."""
     n_cached: int = 0
     n_generated: int = 0
     waits_for_end: int = -1
@@ -49,6 +52,17 @@ class Sequence:
     @property
     def n_pending(self) -> int:
         return len(self.tokens) - self.n_past
+
+    @property
+    def next_text(self) -> int:
+        """How many of the pending tokens come before the next place of an embedding."""
+        span = self.next_span
+        return self.n_pending if span is None else max(0, span.start - self.n_past)
+
+    @property
+    def next_span(self) -> Span | None:
+        """The next picture or sound that is not decoded, or not wholly."""
+        return next((span for span in self.request.media.values() if span.end > self.n_past), None)
 
     @property
     def next_probe(self) -> int | None:

@@ -277,6 +277,7 @@ class Api:
     async def _apply_template(self, request: Request) -> Response:
         service = self._require_service()
         body = parse_body(await request.body(), TemplateBody)
+        body, _ = await _stay(request, service.media.take(body))
         return _answer_json({"prompt": service.render_body(body)})
 
     async def _count_chat(self, request: Request) -> Response:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from llamactl.instance.chat.media import MARKER
 from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.jobs import GenerationRequest, Job
+from llamactl.instance.engine.places import keep_text
 from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.engine.sequence import Sequence
 from llamactl.instance.engine.stats import Load, Stats
@@ -36,7 +38,8 @@ def format_props(service: Service) -> dict[str, Any]:
         "chat_template_caps": asdict(service.template.capabilities),
         "bos_token": vocabulary.text_of(vocabulary.bos),
         "eos_token": vocabulary.text_of(vocabulary.eos),
-        "modalities": {"vision": False, "audio": False},
+        "modalities": {"vision": service.media.sources.sees, "video": False, "audio": service.media.sources.hears},
+        "media_marker": MARKER,
         "build_info": service.facts.build,
         "is_sleeping": False,
     }
@@ -131,7 +134,7 @@ def _format_slot(
     }
     if service.settings.show_prompts:
         tokens = list(sequence.tokens)
-        entry["prompt"] = service.vocabulary.detokenize(tokens[:n_prompt])
+        entry["prompt"] = service.vocabulary.detokenize(keep_text(tokens[:n_prompt]))
         entry["generated"] = service.vocabulary.detokenize(tokens[n_prompt:])
     else:
         _hide_texts(entry["params"])

@@ -6,7 +6,7 @@ so that one that llama.cpp cannot use is refused before anything runs.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -42,10 +42,13 @@ from llamactl.instance.engine.jobs import (
     Mailbox,
     Timings,
 )
+from llamactl.instance.engine.media import Span
+from llamactl.instance.engine.places import keep_text
 from llamactl.instance.engine.sampling import needs_preparation, prepare_samplers
 from llamactl.instance.http.chats import ChatPlan, ChatPlanner, make_apply_request
 from llamactl.instance.http.formats import Frame, format_sampling
 from llamactl.instance.http.grammar_check import GrammarDesk
+from llamactl.instance.http.media_prompts import MediaPrompts
 from llamactl.instance.http.numbers import NumberWatch
 from llamactl.instance.http.parameters import (
     check_abilities,
@@ -86,6 +89,7 @@ class Service:
     """Of embeddings, in the settings' words."""
     sampling: Sampling
     """For requests that say nothing else."""
+    media: MediaPrompts
     planner: ChatPlanner | None = None
     """None: chats are text alone, for this reason:"""
     no_planner: LlamactlError | None = None
@@ -108,8 +112,17 @@ class Service:
     async def submit_chat(self, body: ChatBody) -> tuple[list[Job], Frame]:
         self._require_text()
         check_abilities(body)
+        plan, tokens, spans = await self.read_chat(body)
+        return await self._submit(body, [tokens], plan=plan, media=[spans])
+
+    async def read_chat(self, body: ChatBody) -> tuple[ChatPlan, list[int], Mapping[int, Span]]:
+        """How a conversation is answered, its prompt, and what stands in that for pictures and sounds."""
+        body, items = await self.media.take(body)
         plan = await self.plan_chat(body)
-        return await self._submit(body, [await self.prompts.tokenize_prompt(plan.prompt)], plan=plan)
+        if not items:
+            return plan, await self.prompts.tokenize_prompt(plan.prompt), {}
+        prompt = await self.media.read(plan.prompt, items)
+        return plan, prompt.tokens, prompt.spans
 
     async def plan_chat(self, body: ChatBody) -> ChatPlan:
         """How a conversation is answered."""
@@ -145,7 +158,8 @@ class Service:
         """Of a chat's prompt."""
         self._require_text()
         check_abilities(body)
-        return len(await self.prompts.tokenize_prompt((await self.plan_chat(body)).prompt))
+        _, tokens, _ = await self.read_chat(body)
+        return len(tokens)
 
     async def submit_completion(self, body: CompletionBody) -> tuple[list[Job], Frame]:
         self._require_text()
@@ -245,6 +259,7 @@ class Service:
         prompts: list[list[int]],
         echoes: Sequence[str] = (),
         plan: ChatPlan | None = None,
+        media: Sequence[Mapping[int, Span]] = (),
     ) -> tuple[list[Job], Frame]:
         """`plan`: of a chat."""
         plan = plan or _NO_PLAN
@@ -281,6 +296,7 @@ class Service:
                 max_predict_s=max(0.0, body.t_max_predict_ms or 0.0) / 1e3 or None,
                 slot=choose_slot(body, self.settings.parallel),
                 cache_prompt=body.cache_prompt is not False and not wants_prompt_probs,
+                media=media[index // n] if media else {},
                 wants_timings=bool(body.timings_per_token),
                 wants_progress=bool(body.stream and body.return_progress),
                 wants_prompt_probs=wants_prompt_probs and bool(prompts[index // n]),
@@ -360,6 +376,7 @@ class Service:
         return self.vocabulary.tokenize(text[:LONG_TEXT_CHARS], add_special=False, parse_special=True)
 
     def _show(self, tokens: list[int]) -> str:
+        tokens = keep_text(tokens)
         if tokens[:1] == [self.vocabulary.bos]:
             tokens = tokens[1:]
         return self.vocabulary.detokenize(tokens)

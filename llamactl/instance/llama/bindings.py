@@ -127,15 +127,15 @@ def load_extra() -> Extra:
     ggml.ggml_backend_dev_get.argtypes, ggml.ggml_backend_dev_get.restype = [ctypes.c_size_t], ctypes.c_void_p
     ggml.ggml_backend_dev_by_name.argtypes, ggml.ggml_backend_dev_by_name.restype = [ctypes.c_char_p], ctypes.c_void_p
 
-    breakdown = _find_symbol(ggml, "_Z26llama_get_memory_breakdownPK13llama_context")
+    breakdown = find_symbol(ggml, "_Z26llama_get_memory_breakdownPK13llama_context")
     if breakdown is not None:
         breakdown.argtypes, breakdown.restype = [ctypes.c_void_p], BreakdownMap
-    n_devices = _find_symbol(ggml, "_Z21llama_model_n_devicesPK11llama_model")
-    get_device = _find_symbol(ggml, "_Z22llama_model_get_devicePK11llama_modeli")
+    n_devices = find_symbol(ggml, "_Z21llama_model_n_devicesPK11llama_model")
+    get_device = find_symbol(ggml, "_Z22llama_model_get_devicePK11llama_modeli")
     if n_devices is not None and get_device is not None:
         n_devices.argtypes, n_devices.restype = [ctypes.c_void_p], ctypes.c_int32
         get_device.argtypes, get_device.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_void_p
-    add_rpc_server = _find_symbol(ggml, "ggml_backend_rpc_add_server")
+    add_rpc_server = find_symbol(ggml, "ggml_backend_rpc_add_server")
     if add_rpc_server is not None:
         add_rpc_server.argtypes, add_rpc_server.restype = [ctypes.c_char_p], ctypes.c_void_p
     return Extra(
@@ -182,7 +182,7 @@ def _find_common(directory: Path, name: str) -> Any | None:
             common = ctypes.CDLL(str(path))
         except OSError:
             continue
-        function = _find_symbol(common, name)
+        function = find_symbol(common, name)
         if function is not None:
             return function
     return None
@@ -198,7 +198,8 @@ def read_build() -> str:
     return str(tell().decode(errors="replace"))
 
 
-def _find_symbol(library: Any, name: str) -> Any | None:
+def find_symbol(library: Any, name: str) -> Any | None:
+    """A function of a library; None: this build does not have it."""
     try:
         return getattr(library, name)
     except AttributeError:

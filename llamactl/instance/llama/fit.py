@@ -22,6 +22,7 @@ from llamactl.instance.llama.memory import (
     Device,
     acquire_devices,
     acquire_host_total_bytes,
+    add_extent,
     read_breakdown,
     sum_host_bytes,
 )
@@ -34,6 +35,7 @@ from llamactl.instance.llama.params import (
     build_model_params,
     read_ctx,
 )
+from llamactl.instance.llama.projector import measure_projector
 from llamactl.protocol.values import Breakdown, RowKind
 from llamactl.settings import AUTO_CTX_MAX, ModelSettings
 
@@ -62,13 +64,14 @@ class Measurer:
         self.model = load_model(environment, build_model_params(environment, no_alloc=True), log)
         self.traits = self.model.read_traits(environment.settings.swa_full)
         self.devices = acquire_devices(environment.settings.devices)
+        self.projector = measure_projector(environment, self.devices, log)
 
     def close(self) -> None:
         self.model.close()
 
     def measure(self, n_ctx: int) -> Breakdown:
         """With as many layers on devices as the settings say (all of them, if they say nothing)."""
-        return measure_with(self._environment, self.model, self.traits, n_ctx, self.devices, self._log)
+        return self._measure_with(self.model, self.traits, n_ctx)
 
     def measure_plan(self, plan: Plan) -> Breakdown:
         """At the parameters that fitting arrived at."""
@@ -77,9 +80,13 @@ class Measurer:
         params = plan.model.copy_for(no_alloc=True, mmap=False)
         model = load_model(self._environment, params, self._log)
         try:
-            return measure_with(self._environment, model, plan.traits, plan.n_ctx, self.devices, self._log)
+            return self._measure_with(model, plan.traits, plan.n_ctx)
         finally:
             model.close()
+
+    def _measure_with(self, model: LoadedModel, traits: ModelTraits, n_ctx: int) -> Breakdown:
+        measured = measure_with(self._environment, model, traits, n_ctx, self.devices, self._log)
+        return add_extent(measured, self.projector)
 
     def choose_plan(self) -> Plan:
         """Fits what the settings leave open to the memory that is free now."""
@@ -125,7 +132,7 @@ class Measurer:
         split = (ctypes.c_float * n_max)()
         overrides = (TensorBufferOverride * llama.llama_max_tensor_buft_overrides())()
         names = self.model.read_device_names() or [device.name for device in self.devices]
-        margins = (ctypes.c_size_t * n_max)(*(self._environment.margin_bytes(name) for name in names[:n_max]))
+        margins = (ctypes.c_size_t * n_max)(*(self._count_left_free(name) for name in names[:n_max]))
         context = build_context_params(settings, self.traits, settings.ctx)
         fit_params: Any = load_extra().fit_params
         status = fit_params(
@@ -144,6 +151,12 @@ class Measurer:
         if status == _FIT_ERROR or not context.n_ctx:
             return smallest
         return int(context.n_ctx)
+
+    def _count_left_free(self, device: str) -> int:
+        """Bytes that fitting leaves on a device: the margin, and what the projector will take."""
+        projector = self.projector
+        n_shared = projector.used_bytes if projector is not None and projector.device == device else 0
+        return self._environment.margin_bytes(device) + n_shared
 
 
 def acquire_room(environment: ChildEnvironment, devices: list[Device]) -> dict[str, int]:

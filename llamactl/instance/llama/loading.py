@@ -23,6 +23,7 @@ from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.log import LlamaLog
 from llamactl.instance.llama.memory import (
     acquire_devices,
+    add_extent,
     mapped_range_is_exact,
     places_alike,
     read_breakdown,
@@ -36,6 +37,7 @@ from llamactl.instance.llama.params import (
     makes_embeddings,
     read_ctx,
 )
+from llamactl.instance.llama.projector import Projector, load_projector, measure_projector
 from llamactl.protocol.values import Breakdown, Facts
 
 PROGRESS_INTERVAL_S = 0.2
@@ -52,6 +54,7 @@ class Loaded:
     embeds: bool
     effective: Breakdown
     facts: Facts
+    projector: Projector | None = None
 
 
 class Cancelled(Exception):
@@ -91,10 +94,11 @@ def load(
         context = create_context(environment, model, context_params, log)
     effective = _read_effective(environment, context, plan, log)
 
+    embeds = makes_embeddings(environment.settings, plan.traits)
+    projector = None if embeds else _load_projector(environment, model, log, on_stage, on_progress, is_cancelled)
     on_stage("warmup")
     if is_cancelled():
         raise Cancelled
-    embeds = makes_embeddings(environment.settings, plan.traits)
     _warm_up(model, context, embeds)
     return Loaded(
         model=model,
@@ -102,8 +106,31 @@ def load(
         traits=plan.traits,
         embeds=embeds,
         effective=effective,
-        facts=model.read_facts(effective.n_ctx, environment.extra_bufts),
+        facts=model.read_facts(
+            effective.n_ctx, environment.extra_bufts, ("text",) if projector is None else projector.modalities
+        ),
+        projector=projector,
     )
+
+
+def _load_projector(
+    environment: ChildEnvironment,
+    model: LoadedModel,
+    log: LlamaLog,
+    on_stage: Callable[[str], None],
+    on_progress: Callable[[float], None],
+    is_cancelled: Callable[[], bool],
+) -> Projector | None:
+    if not environment.settings.mmproj:
+        return None
+    on_stage("projector")
+
+    try:
+        return load_projector(environment, model, log, _make_reporter(on_progress, is_cancelled))
+    except LlamactlError:
+        if is_cancelled():
+            raise Cancelled from None
+        raise
 
 
 def _load_weights(
@@ -114,16 +141,7 @@ def _load_weights(
     is_cancelled: Callable[[], bool],
 ) -> LoadedModel:
     share_read = 0.0
-    last_s = 0.0
-
-    def report(fraction: float) -> bool:
-        nonlocal last_s
-        now_s = time.monotonic()
-        if now_s - last_s >= PROGRESS_INTERVAL_S:
-            last_s = now_s
-            on_progress(fraction)
-        return not is_cancelled()
-
+    report = _make_reporter(on_progress, is_cancelled)
     settings = environment.settings
     if settings.mmap and read_ahead(settings.files or (settings.path,), lambda fraction: report(fraction / 2)):
         share_read = 0.5
@@ -137,6 +155,21 @@ def _load_weights(
         if is_cancelled():
             raise Cancelled from None
         raise
+
+
+def _make_reporter(on_progress: Callable[[float], None], is_cancelled: Callable[[], bool]) -> Callable[[float], bool]:
+    """Passes progress on, not too often; False ends a load."""
+    last_s = 0.0
+
+    def report(fraction: float) -> bool:
+        nonlocal last_s
+        now_s = time.monotonic()
+        if now_s - last_s >= PROGRESS_INTERVAL_S:
+            last_s = now_s
+            on_progress(fraction)
+        return not is_cancelled()
+
+    return report
 
 
 def read_ahead(files: Sequence[str], report: Callable[[float], bool]) -> bool:
@@ -195,6 +228,7 @@ def _complete_plan(environment: ChildEnvironment, plan: Plan, traits: ModelTrait
 def _read_effective(environment: ChildEnvironment, context: Any, plan: Plan, log: LlamaLog) -> Breakdown:
     devices = acquire_devices(environment.settings.devices)
     effective = read_breakdown(context, read_ctx(context, environment.settings, plan.traits), devices)
+    effective = add_extent(effective, measure_projector(environment, devices, log))
     if not environment.settings.mmap or mapped_range_is_exact(effective):
         return effective
     if environment.measured is not None and places_alike(effective, environment.measured):

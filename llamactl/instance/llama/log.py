@@ -43,12 +43,12 @@ class LlamaLog:
         self._debug = debug
         self._level = 0
         self._errors: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._callback = llama.llama_log_callback(self._take)
+        self.callback = llama.llama_log_callback(self._take)
 
     def install(self) -> None:
         # llama.cpp keeps the pointer until the process ends, longer than whoever called this: it must not be collected.
         LlamaLog._installed = self
-        llama.llama_log_set(self._callback, None)
+        llama.llama_log_set(self.callback, None)
 
     @contextmanager
     def silenced(self) -> Iterator[None]:

@@ -37,6 +37,20 @@ class Device:
     free_bytes: int
 
 
+@dataclass(frozen=True)
+class Extent:
+    """What something beside the model takes: its weights, and what computing with it takes at the most."""
+
+    device: str
+    """Empty: it lies in main memory."""
+    weights_bytes: int
+    compute_bytes: int
+
+    @property
+    def used_bytes(self) -> int:
+        return self.weights_bytes + self.compute_bytes
+
+
 def acquire_devices(names: tuple[str, ...]) -> list[Device]:
     """The GPUs that a model with these `devices` settings may use, with their memory at this moment."""
     ggml = load_extra().ggml
@@ -99,6 +113,20 @@ def read_breakdown(context: Any, n_ctx: int, devices: list[Device]) -> Breakdown
             compute=row.compute + int(node.compute),
         )
     return Breakdown(n_ctx=n_ctx, devices=tuple(rows.values()))
+
+
+def add_extent(breakdown: Breakdown, extent: Extent | None) -> Breakdown:
+    """With what lies beside the model, in the row of its device or in Host's."""
+    if extent is None:
+        return breakdown
+    kind, name = (RowKind.DEVICE, extent.device) if extent.device else (RowKind.HOST, HOST)
+    rows = tuple(
+        msgspec.structs.replace(row, model=row.model + extent.weights_bytes, compute=row.compute + extent.compute_bytes)
+        if (row.kind, row.name) == (kind, name)
+        else row
+        for row in breakdown.devices
+    )
+    return msgspec.structs.replace(breakdown, devices=rows)
 
 
 def mapped_range_is_exact(breakdown: Breakdown) -> bool:

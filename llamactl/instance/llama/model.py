@@ -21,6 +21,7 @@ from llamactl.instance.llama.params import POOLING_TYPES, ModelParams, ModelTrai
 from llamactl.protocol.values import Facts
 
 _NULL_TOKEN = -1
+_MROPE_TYPES = (llama.LLAMA_ROPE_TYPE_MROPE, llama.LLAMA_ROPE_TYPE_IMROPE)
 
 
 class Vocabulary:
@@ -164,10 +165,11 @@ class LoadedModel:
             n_swa=0 if swa_full else llama.llama_model_n_swa(self.pointer),
             pooling=named if named in POOLING_TYPES.values() and named != POOLING_TYPES["none"] else None,
             causal=self.read_meta(f"{architecture}.attention.causal") != "false",
+            uses_mrope=llama.llama_model_rope_type(self.pointer) in _MROPE_TYPES,
             recurrent=llama.llama_model_is_recurrent(self.pointer) or llama.llama_model_is_hybrid(self.pointer),
         )
 
-    def read_facts(self, n_ctx: int, extra_bufts: bool) -> Facts:
+    def read_facts(self, n_ctx: int, extra_bufts: bool, input_modalities: tuple[str, ...] = ("text",)) -> Facts:
         description = ctypes.create_string_buffer(256)
         llama.llama_model_desc(self.pointer, description, len(description))
         return Facts(
@@ -183,6 +185,7 @@ class LoadedModel:
             vocab_type=llama.llama_vocab_type(self.vocabulary.pointer),
             build=read_build(),
             extra_bufts=extra_bufts,
+            input_modalities=input_modalities,
         )
 
 

@@ -37,7 +37,7 @@ POOLING_TYPES = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 ALIGN_TOKENS = 256
 """llama.cpp rounds contexts up to this."""
 
-_FLASH_ATTN = {Switch.AUTO: -1, Switch.OFF: 0, Switch.ON: 1}
+FLASH_ATTN = {Switch.AUTO: -1, Switch.OFF: 0, Switch.ON: 1}
 _POOLING_UNSPECIFIED = -1
 _CPU_ONLY = ("none",)
 
@@ -52,6 +52,8 @@ class ModelTraits:
     """Pooling that the file names; None: it names none, the model generates text."""
     causal: bool = True
     recurrent: bool = False
+    uses_mrope: bool = False
+    """Whether positions have several parts, so that those of a picture are fewer than its embeddings."""
 
     @property
     def is_encoder(self) -> bool:
@@ -117,7 +119,7 @@ def build_context_params(settings: ModelSettings, traits: ModelTraits, n_ctx: in
     struct.n_ubatch = min(settings.ubatch, settings.batch)
     threads = settings.threads or count_compute_threads()
     struct.n_threads = struct.n_threads_batch = threads
-    struct.flash_attn_type = _FLASH_ATTN[settings.flash_attn]
+    struct.flash_attn_type = FLASH_ATTN[settings.flash_attn]
     struct.type_k = _find_cache_type(settings.cache_type_k)
     struct.type_v = _find_cache_type(settings.cache_type_v)
     struct.no_perf = True

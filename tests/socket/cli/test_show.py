@@ -45,7 +45,9 @@ READY = ModelStatus(
         min=Breakdown(n_ctx=4096, devices=(GPU,)),
         effective=Breakdown(n_ctx=8192, devices=(GPU, HOST, REPACKED)),
     ),
-    facts=Facts(description="llama 135M Q8_0", n_ctx_train=8192, size_bytes=145 << 20),
+    facts=Facts(
+        description="llama 135M Q8_0", n_ctx_train=8192, size_bytes=145 << 20, input_modalities=("text", "image")
+    ),
     parallel=4,
 )
 LOADING = ModelStatus(
@@ -200,6 +202,7 @@ def test_status_of_a_loaded_model() -> None:
     assert "    Aliases: tiny, s" in lines
     assert "   Main PID: 4242" in lines
     assert "    Context: 8192 tokens in 4 sequences (trained for 8192)" in lines
+    assert "      Takes: text, image" in lines
     assert lines[-2].split() == ["Host", "in", "all", "-", "300", "MiB"]
     assert [line.split()[0] for line in lines[-5:]] == ["CUDA0", "Host", "CPU_REPACK", "Host", "context"]
 

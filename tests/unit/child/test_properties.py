@@ -174,6 +174,11 @@ def test_directories_of_all_files_are_bound_once_and_outermost() -> None:
     assert choose_read_only(settings, ["/root/m/venv", "/opt/python"]) == ["/root/m", "/data/b", "/opt/python"]
 
 
+def test_directory_of_pictures_that_requests_may_name_is_bound() -> None:
+    settings = ModelSettings(name="a", path="/srv/models/a.gguf", media_path="/srv/pictures")
+    assert choose_read_only(settings, []) == ["/srv/models", "/srv/pictures"]
+
+
 @pytest.mark.parametrize("path", ["/root/a.gguf", "/home/bob/a.gguf", "/a.gguf", "/tmp/a.gguf"])
 def test_file_right_in_a_home_is_bound_alone(path: str) -> None:
     assert choose_read_only(ModelSettings(name="a", path=path), []) == [path]

@@ -233,6 +233,8 @@ MISTAKES = [
     ('reasoning = "maybe"', "models.m.reasoning: cannot use reasoning = 'maybe': must be"),
     ('chat_template = "a\\u0000"', "models.m.chat_template: cannot use chat_template = 'a\\x00': must not contain NUL"),
     ('mmproj = "/nowhere/x"', "models.m.mmproj: cannot use '/nowhere/x': no such file"),
+    ('media_path = "/nowhere/x"', "models.m.media_path: cannot use '/nowhere/x': it is no directory"),
+    ('media_path = "pictures"', "models.m.media_path: cannot use media_path = 'pictures': must be an absolute path"),
     ("batch = 64\nubatch = 128", "models.m.ubatch: cannot use ubatch = 128: larger than batch, which is 64"),
     (
         'cache_type_v = "q8_0"\nflash_attn = "off"',

@@ -1,0 +1,61 @@
+"""How does a request with pictures and sounds become a prompt? In two steps, both on a thread of their own: what is
+shown is read and checked, and after the template has written the text around it, it is decoded and cut into tokens.
+
+One request at a time: a decoded picture takes many times the bytes that were sent.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from llamactl.bodies import ChatBody, TemplateBody, refuse
+from llamactl.instance.chat.media import Item, MediaSources, refuse_item, shows_media, split_prompt, take_media
+from llamactl.instance.engine.background import Aside
+from llamactl.instance.engine.media import ItemError, MediaPrompt, MediaReader
+from llamactl.instance.engine.places import is_place
+from llamactl.instance.llama.model import Vocabulary
+from llamactl.instance.llama.projector import MediaError
+
+_Conversation = TypeVar("_Conversation", ChatBody, TemplateBody)
+
+
+class MediaPrompts:
+    """Of one model. Belongs to the event loop."""
+
+    def __init__(self, reader: MediaReader | None, directory: str, vocabulary: Vocabulary, aside: Aside) -> None:
+        """`reader`: None for a model that reads text alone; `directory`: below which files may be named."""
+        self._reader = reader
+        projector = reader.projector if reader is not None else None
+        self.sources = MediaSources(
+            sees=projector is not None and projector.sees,
+            hears=projector is not None and projector.hears,
+            directory=directory,
+        )
+        self._vocabulary = vocabulary
+        self._aside = aside
+        self._turn = asyncio.Lock()
+
+    async def take(self, body: _Conversation) -> tuple[_Conversation, Sequence[Item]]:
+        """The conversation with marks for what it shows, and that. Raises LlamactlError that names the part."""
+        if not shows_media(body.messages):
+            return body, ()
+        messages, items = await self._aside.run(lambda: take_media(body.messages, self.sources), self._turn)
+        return msgspec.structs.replace(body, messages=messages), items
+
+    async def read(self, text: str, items: Sequence[Item]) -> MediaPrompt:
+        """Of a text with marks. Raises LlamactlError that names the part."""
+        reader = self._reader
+        assert reader is not None
+        parts = split_prompt(text, items)
+        data = [item.data for item in items]
+        try:
+            prompt = await self._aside.run(lambda: reader.read(parts, data, bos=self._vocabulary.bos), self._turn)
+        except ItemError as error:
+            raise refuse_item(items[error.item].place, str(error)) from None
+        except MediaError as error:
+            raise refuse(f"cannot use what the request shows: {error}") from None
+        if is_place(prompt.tokens[-1]):
+            raise refuse_item(items[-1].place, "the prompt ends with it, and text must follow")
+        return prompt

@@ -1,0 +1,352 @@
+"""Do models with a projector see and hear what requests show them, as llama.cpp's own server does with these files?"""
+
+import base64
+import json
+import os
+import shutil
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llamactl.settings import ModelSettings
+from tests.media import (
+    BLUE,
+    RED,
+    as_uri,
+    slope,
+    write_bmp,
+    write_flac,
+    write_gif,
+    write_jpeg,
+    write_mp3,
+    write_png,
+    write_wav,
+)
+from tests.models import write_ear, write_eye, write_model
+from tests.socket.instance.harness import Child, run_child
+
+LLAMA_SERVER = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
+RED_PNG, BLUE_PNG, SLOPE_PNG = write_png(paint=RED), write_png(paint=BLUE), write_png(64, 64, slope)
+N_PICTURE = 4
+"""Embeddings that each of the tiny projector's pictures becomes."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("seeing")
+    return {
+        "model": write_model(directory / "m.gguf"),
+        "eye": write_eye(directory / "eye.gguf"),
+        "ear": write_ear(directory / "ear.gguf"),
+        "wide": write_eye(directory / "wide.gguf", width=96),
+    }
+
+
+def choose_settings(files: dict[str, Path], projector: str, **more: Any) -> ModelSettings:
+    fields: dict[str, Any] = {"ctx": 1024, "parallel": 4, "threads": 1, "repack": False, **more}
+    return ModelSettings(name="tiny", path=str(files["model"]), mmproj=str(files[projector]), **fields)
+
+
+@pytest.fixture(scope="module")
+def seeing(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    directory = tmp_path_factory.mktemp("pictures")
+    (directory / "sub").mkdir()
+    (directory / "sub" / "red one.png").write_bytes(RED_PNG)
+    (directory / "outside.png").symlink_to(files["model"])
+    settings = choose_settings(files, "eye", media_path=str(directory))
+    home = tmp_path_factory.mktemp("instance")
+    for name in ("ffprobe", "ffmpeg"):
+        (home / name).write_text(f"#!/bin/sh\n: > {home}/started\n")
+        (home / name).chmod(0o755)
+    with run_child(home, "serve", settings, PATH=f"{home}:{os.environ['PATH']}") as child:
+        child.supervisor.wait_for("ready")
+        yield child
+
+
+@pytest.fixture(scope="module")
+def hearing(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    with run_child(tmp_path_factory.mktemp("instance"), "serve", choose_settings(files, "ear")) as child:
+        child.supervisor.wait_for("ready")
+        yield child
+
+
+def show(*parts: str | bytes) -> list[dict[str, Any]]:
+    """Parts of a message: texts and pictures."""
+    return [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": as_uri(part)}}
+        for part in parts
+    ]
+
+
+def ask(*messages: list[dict[str, Any]] | str, **more: Any) -> dict[str, Any]:
+    """A request: user and assistant in turn."""
+    roles = ("user", "assistant")
+    said = [{"role": roles[index % 2], "content": content} for index, content in enumerate(messages)]
+    return {"messages": said, "max_tokens": 12, "temperature": 0, **more}
+
+
+def answer(child: Child, body: dict[str, Any]) -> dict[str, Any]:
+    status, answered = child.request("POST", "/v1/chat/completions", body)
+    assert status == 200, answered
+    assert isinstance(answered, dict)
+    return answered
+
+
+def say(child: Child, body: dict[str, Any]) -> str:
+    return str(answer(child, body)["choices"][0]["message"]["content"])
+
+
+def refuse(child: Child, body: dict[str, Any]) -> str:
+    status, answered = child.request("POST", "/v1/chat/completions", body)
+    assert status == 400, answered
+    return str(answered["error"]["message"])
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def test_answer_depends_on_the_picture_and_on_nothing_else(seeing: Child) -> None:
+    red, blue, slanted = (say(seeing, ask(show("look", data, "what"))) for data in (RED_PNG, BLUE_PNG, SLOPE_PNG))
+    assert len({red, blue, slanted, say(seeing, ask("lookwhat"))}) == 4
+    assert say(seeing, ask(show("look", RED_PNG, "what"), cache_prompt=False)) == red
+
+
+def test_picture_counts_as_its_embeddings(seeing: Child) -> None:
+    plain = answer(seeing, ask("lookwhat"))["usage"]["prompt_tokens"]
+    assert answer(seeing, ask(show("look", RED_PNG, "what")))["usage"]["prompt_tokens"] == plain + N_PICTURE
+
+
+@pytest.mark.parametrize("data", [write_jpeg(), write_gif(), write_bmp()], ids=["jpeg", "gif", "bmp"])
+def test_picture_is_seen_in_each_format(seeing: Child, data: bytes) -> None:
+    assert say(seeing, ask(show("look", data))) != say(seeing, ask(show("look", RED_PNG)))
+
+
+def test_same_picture_says_the_same_in_another_format(seeing: Child) -> None:
+    assert say(seeing, ask(show("look", write_bmp(40, 30)))) == say(seeing, ask(show("look", RED_PNG)))
+
+
+def test_bare_base64_and_a_url_without_an_object_are_taken(seeing: Child) -> None:
+    bare = base64.b64encode(RED_PNG).decode()
+    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": bare[:20] + "\n" + bare[20:]}]
+    assert say(seeing, ask(parts)) == say(seeing, ask(show("look", RED_PNG)))
+
+
+def test_sound_is_heard_in_each_format(hearing: Child) -> None:
+    sounds = {"wav": write_wav(3200), "mp3": write_mp3(8), "flac": write_flac(4000), "high": write_wav(3200, 880)}
+    said = {}
+    for name, data in sounds.items():
+        audio = {"data": base64.b64encode(data).decode(), "format": name}
+        said[name] = say(
+            hearing, ask([{"type": "input_audio", "input_audio": audio}, {"type": "text", "text": "what"}])
+        )
+    assert said["wav"] != said["high"]
+    assert said["wav"] != said["flac"]
+
+
+# --- as llama-server --------------------------------------------------------------------------------------------------
+
+
+CONVERSATIONS = {
+    "one": ask(show("look", RED_PNG, "what")),
+    "another": ask(show("look", SLOPE_PNG, "what")),
+    "lines": ask(show("a", "b", RED_PNG, "c", "d", SLOPE_PNG)),
+    "turns": ask(show(RED_PNG, "what"), "red", show("and", BLUE_PNG, BLUE_PNG, "this"), "blue", "sure?"),
+}
+
+
+@pytest.mark.skipif(LLAMA_SERVER is None, reason="needs llama-server of the same llama.cpp, in $LLAMA_SERVER or $PATH")
+def test_tokens_are_llama_server_s(seeing: Child, files: dict[str, Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        *(str(LLAMA_SERVER), "--model", str(files["model"]), "--mmproj", str(files["eye"]), "--port", str(port)),
+        *(
+            "--no-repack",
+            "--jinja",
+            "--parallel",
+            "1",
+            "--ctx-size",
+            "1024",
+            "--threads",
+            "1",
+            "--log-file",
+            "/dev/null",
+        ),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            assert any("listening" in line for line in server.stderr)
+            for name, body in CONVERSATIONS.items():
+                request = urllib.request.Request(
+                    f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(), method="POST"
+                )
+                with urllib.request.urlopen(request) as response:
+                    theirs = json.load(response)
+                ours = answer(seeing, body)
+                assert ours["choices"][0]["message"]["content"] == theirs["choices"][0]["message"]["content"], name
+                assert ours["usage"]["prompt_tokens"] == theirs["usage"]["prompt_tokens"], name
+        finally:
+            server.terminate()
+            server.stderr.read()
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_second_turn_goes_on_behind_the_picture(seeing: Child) -> None:
+    first = show("first turn, to be found again: look", SLOPE_PNG, "what")
+    said = answer(seeing, ask(first))
+    reply = said["choices"][0]["message"]["content"]
+    second = answer(seeing, ask(first, reply.encode(errors="replace").decode(), "and now?"))
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= said["usage"]["prompt_tokens"]
+
+
+def test_another_picture_in_its_place_is_another_text(seeing: Child) -> None:
+    before = answer(seeing, ask(show("a place for a picture: ", RED_PNG, "what")))
+    other = answer(seeing, ask(show("a place for a picture: ", BLUE_PNG, "what")))
+    cached = other["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert 0 < cached < before["usage"]["prompt_tokens"] - N_PICTURE
+    alone = say(seeing, ask(show("a place for a picture: ", BLUE_PNG, "what"), cache_prompt=False))
+    assert other["choices"][0]["message"]["content"] == alone
+
+
+def test_choices_and_streams_see_the_same(seeing: Child) -> None:
+    body = ask(show("choices: ", SLOPE_PNG, "what"))
+    alone = say(seeing, {**body, "cache_prompt": False})
+    assert {choice["message"]["content"] for choice in answer(seeing, {**body, "n": 3})["choices"]} == {alone}
+    events = [json.loads(event) for event in seeing.stream("/v1/chat/completions", body) if event != "[DONE]"]
+    assert "".join(event["choices"][0]["delta"].get("content") or "" for event in events) == alone
+
+
+# --- what it is refused -----------------------------------------------------------------------------------------------
+
+
+def test_text_model_says_what_it_lacks(instance: Child) -> None:
+    hint = "input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
+    assert refuse(instance, ask(show("look", RED_PNG))) == f"image {hint}"
+    assert refuse(instance, ask([{"type": "input_audio", "input_audio": {"data": "AAAA"}}])) == f"audio {hint}"
+
+
+def test_seeing_model_does_not_hear(seeing: Child) -> None:
+    audio = {"data": base64.b64encode(write_wav(100)).decode()}
+    assert refuse(seeing, ask([{"type": "input_audio", "input_audio": audio}])).startswith(
+        "audio input is not supported"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://127.0.0.1/a.png", "it would have to be fetched, and models have no network; send it as a data URI"),
+        ("HTTPS://example.com/a.png", "it would have to be fetched, and models have no network; send it as a data URI"),
+        ("data:image/png,abc", "its data URI is not base64 encoded"),
+        ("data:image/png;base64", "its data URI is not base64 encoded"),
+        ("data:image/png;base64,$$$$", "its base64 is damaged, or it is no URL that is known"),
+        ("data:image/png;base64,", "it is empty"),
+        ("ftp://example.com/a.png", "its base64 is damaged, or it is no URL that is known"),
+        ("data:image/png;base64,AAAA", "it is of no known kind; JPEG, PNG, GIF and BMP are taken"),
+        ("file://nowhere.png", "'nowhere.png' does not exist below `media_path`, or cannot be read"),
+        ("file:///etc/passwd", "'/etc/passwd' does not exist below `media_path`, or cannot be read"),
+        ("file://../../etc/passwd", "'../../etc/passwd' does not exist below `media_path`, or cannot be read"),
+        ("file://outside.png", "'outside.png' does not exist below `media_path`, or cannot be read"),
+        ("file://sub", "'sub' does not exist below `media_path`, or cannot be read"),
+    ],
+)
+def test_source_that_cannot_be_used_is_named_with_its_reason(seeing: Child, url: str, reason: str) -> None:
+    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": url}}]
+    assert refuse(seeing, ask("hello", "hi", parts)) == f"cannot use `messages[2].content[1]`: {reason}"
+
+
+def test_file_below_the_directory_is_seen(seeing: Child) -> None:
+    for url in ("file://sub/red%20one.png", "file://sub/red one.png"):
+        parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": url}}]
+        assert say(seeing, ask(parts)) == say(seeing, ask(show("look", RED_PNG)))
+
+
+def test_files_are_nobody_s_where_no_directory_is_configured(hearing: Child) -> None:
+    parts = [{"type": "input_audio", "input_audio": {"url": "file:///etc/passwd"}}]
+    assert "the model's configuration sets no `media_path`" in refuse(hearing, ask(parts))
+
+
+def test_pictures_that_the_decoder_finds_damaged_are_refused_and_nothing_is_started(seeing: Child) -> None:
+    """Behind a head that makes sense; libmtmd would try ffprobe on them."""
+    jpeg = write_jpeg()
+    for data in (jpeg.replace(b"\xff\xdb\0C\0", b"\xff\xdb\0C\x20"), write_gif()[:25] + b";", RED_PNG[:-12]):
+        message = refuse(seeing, ask(show("look", data)))
+        assert message.startswith("cannot use `messages[0].content[1]`: it "), message
+    assert say(seeing, ask("still there?"))
+    assert not (seeing.directory / "started").exists()
+
+
+def test_part_that_stands_for_a_picture_inside_is_nobody_s_to_send(seeing: Child) -> None:
+    status, props = seeing.request("GET", "/props")
+    assert status == 200
+    forged = [{"type": "media_marker", "text": props["media_marker"]}]
+    assert refuse(seeing, ask(forged)) == (
+        "cannot use `messages[0].content`: parts of type 'media_marker' are not supported"
+    )
+    quoted = show(f"it says {props['media_marker']} there", RED_PNG)
+    assert "of 1 pictures and sounds it writes 2 places" in refuse(seeing, ask(quoted))
+
+
+# --- what is said of it -----------------------------------------------------------------------------------------------
+
+
+def test_modalities_are_told(seeing: Child, hearing: Child, instance: Child) -> None:
+    said = [child.request("GET", "/props")[1]["modalities"] for child in (seeing, hearing, instance)]
+    assert said == [
+        {"vision": True, "video": False, "audio": False},
+        {"vision": False, "video": False, "audio": True},
+        {"vision": False, "video": False, "audio": False},
+    ]
+    ready = [message for message in seeing.supervisor.seen if getattr(message, "facts", None)][-1]
+    assert ready.facts.input_modalities == ("text", "image")
+
+
+def test_projector_is_counted_as_measured_and_as_loaded(files: dict[str, Path], tmp_path: Path) -> None:
+    def measure(projector: str) -> Any:
+        directory = tmp_path / (projector or "none")
+        directory.mkdir()
+        settings = (
+            choose_settings(files, projector)
+            if projector
+            else ModelSettings(name="tiny", path=str(files["model"]), ctx=1024, threads=1, repack=False)
+        )
+        with run_child(directory, "measure", settings) as child:
+            return child.supervisor.wait_for("measured")
+
+    def sum_rows(breakdown: Any) -> tuple[int, int]:
+        return sum(row.model for row in breakdown.devices), sum(row.compute for row in breakdown.devices)
+
+    plain, seeing = measure(""), measure("eye")
+    (model, compute), (model_seeing, compute_seeing) = sum_rows(plain.min), sum_rows(seeing.min)
+    n_tensor_bytes = files["eye"].stat().st_size
+    assert 0.9 * n_tensor_bytes < model_seeing - model < n_tensor_bytes
+    assert compute_seeing > compute
+    assert seeing.facts.input_modalities == ("text", "image")
+    directory = tmp_path / "serve"
+    directory.mkdir()
+    with run_child(directory, "serve", choose_settings(files, "eye")) as child:
+        assert sum_rows(child.supervisor.wait_for("ready").effective) == (model_seeing, compute_seeing)
+
+
+@pytest.mark.parametrize(
+    ("projector", "reason"),
+    [("wide", "mismatch between text model (n_embd = 64) and mmproj (n_embd = 96)"), ("model", "model")],
+)
+def test_projector_that_does_not_fit_fails_the_load_with_the_reason(
+    files: dict[str, Path], tmp_path: Path, projector: str, reason: str
+) -> None:
+    with run_child(tmp_path, "serve", choose_settings(files, projector)) as child:
+        failed = child.supervisor.wait_for("failed")
+        assert failed.error.startswith(f"cannot load projector {files[projector]}: ")
+        assert reason in failed.error
+        assert child.wait() == 1
