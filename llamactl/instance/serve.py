@@ -35,7 +35,7 @@ from llamactl.systemd.notify import Notifier
 if TYPE_CHECKING:
     from llamactl.instance.chat.template import Template
     from llamactl.instance.engine.engine import Engine
-    from llamactl.instance.engine.media import Encoder, MediaReader
+    from llamactl.instance.engine.media import Encoder
     from llamactl.instance.engine.stats import Stats
     from llamactl.instance.http.api import Api
     from llamactl.instance.http.chats import ChatPlanner
@@ -87,9 +87,8 @@ class Instance:
         """Whose progress is reported."""
         self._loaded: Loaded | None = None
         """Kept for the arrays that llama.cpp's parameters point to."""
-        self._media: MediaReader | None = None
         self._encoder: Encoder | None = None
-        """Both of the model that is loaded, if it has a projector."""
+        """Of the model that is loaded, if it has a projector."""
         self._readers: tuple[PromptReader, Template] | None = None
         """Of the model that is loading, made while its context is."""
         self._loop = asyncio.get_running_loop()
@@ -246,8 +245,7 @@ class Instance:
         else:
             worker = Generator(loaded.context, vocabulary, loaded.traits, settings.parallel, n_ctx, n_step)
             if loaded.projector is not None:
-                self._media = MediaReader(loaded.projector, n_step)
-                self._encoder = Encoder(self._media, self._wake_engine)
+                self._encoder = Encoder(MediaReader(loaded.projector, n_step), lambda: engine.wake())
                 worker.media = MediaSteps(loaded.context, self._encoder, n_step)
         # What has been counted is of the process, not of one load.
         self._stats = worker.stats = self._stats or worker.stats
@@ -274,7 +272,7 @@ class Instance:
             created=_read_time(settings.path),
             planner=planner,
             no_planner=no_planner,
-            media=MediaPrompts(self._media, settings.media_path, vocabulary, prompts.aside),
+            media=MediaPrompts(self._encoder, settings.media_path, vocabulary, prompts.aside),
             rerank_template=loaded.model.read_meta("tokenizer.chat_template.rerank"),
         )
 
@@ -313,7 +311,7 @@ class Instance:
         await asyncio.to_thread(engine.close)
         if self._encoder is not None:
             await asyncio.to_thread(self._encoder.close)
-        self._engine = self._loaded = self._media = self._encoder = None
+        self._engine = self._loaded = self._encoder = None
         await asyncio.to_thread(_free, loaded)
         rows = tuple(
             msgspec.structs.replace(row, model=0, context=0, compute=0, total=None, free=None)
@@ -392,11 +390,6 @@ class Instance:
             n_threads = max(1, self._n_threads // self._sharers)
             self._engine.use_threads(n_threads)
             log.debug("processors shared", models=self._sharers, threads=n_threads)
-
-    def _wake_engine(self) -> None:
-        """From any thread."""
-        if self._engine is not None:
-            self._engine.wake()
 
     def _handle_broken(self, reason: str) -> None:
         log.critical("engine broken", reason=reason)

@@ -8,7 +8,6 @@ tokens first, then the newest sequence is put back; it comes in again after anot
 push itself out in turns.
 """
 
-import codecs
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.cache import PrefixCache
-from llamactl.instance.engine.candidates import Candidates
 from llamactl.instance.engine.engine import EngineBroken, explain_decode
 from llamactl.instance.engine.grammars import GrammarError
 from llamactl.instance.engine.jobs import (
@@ -27,11 +25,11 @@ from llamactl.instance.engine.jobs import (
     GenerationRequest,
     Job,
     TextEvent,
-    TokenInfo,
 )
 from llamactl.instance.engine.media_steps import MediaSteps
 from llamactl.instance.engine.places import count_positions, find_chunk_start, keep_text
 from llamactl.instance.engine.prefixes import Prefix
+from llamactl.instance.engine.probabilities import Probabilities
 from llamactl.instance.engine.sampling import SamplerChain, TokenProbs
 from llamactl.instance.engine.sequence import Sequence
 from llamactl.instance.engine.stats import Load, Stats
@@ -62,7 +60,6 @@ class Generator:
     """In order of arrival."""
     _n_ended: int = 0
     _n_failed: int = 0
-    _candidates: Candidates | None = None
     _stuck_at: int | None = None
     """All that is left waits until something more is encoded than this; None: it does not."""
 
@@ -73,6 +70,7 @@ class Generator:
         self._news: Deliveries = []
         """What is to be told before the next decode."""
         self.cache = PrefixCache(self.context, self.traits, self.n_parallel)
+        self._probabilities = Probabilities(self.vocabulary)
         self._batch = Batch(max(self.n_batch, self.n_parallel))
 
     # --- Worker -----------------------------------------------------------------------------------
@@ -93,7 +91,7 @@ class Generator:
         stream = TextStream(request.stops, request.min_indent)
         sequence = Sequence(job, request, list(request.prompt), stream, chain)
         if request.wants_prompt_probs:
-            sequence.prompt_infos.append(self._describe(TokenProbs(request.prompt[0], None, [])))
+            sequence.prompt_infos.append(self._probabilities.describe(TokenProbs(request.prompt[0], None, [])))
         self._waiting.append(sequence)
         self._stuck_at = None
 
@@ -325,7 +323,7 @@ class Generator:
             if sequence.request.wants_progress and not sequence.n_generated:
                 deliveries.append((sequence.job, sequence.measure_progress(now_s)))
             if sequence.probe_index >= 0:
-                self._probe(sequence)
+                self._probabilities.probe(self.context, sequence)
         for sequence in [s for s in self._running if s.output_index >= 0]:
             if not sequence.n_generated:
                 sequence.first_token_s = sequence.first_token_s or now_s
@@ -353,7 +351,7 @@ class Generator:
             elif self._is_at_limit(sequence, text, now_s):
                 self._finish(sequence, FinishReason.LENGTH, text, deliveries)
             elif text:
-                deliveries.append((sequence.job, self._take_text(sequence, text, now_s)))
+                deliveries.append((sequence.job, sequence.take_text(text, now_s)))
         return deliveries
 
     def _read_piece(self, sequence: Sequence, token: int) -> bytes:
@@ -374,7 +372,7 @@ class Generator:
 
     def _sample_closely(self, sequence: Sequence, deliveries: Deliveries) -> int | None:
         """The next token of a request with a grammar or with probabilities. None: the sequence has ended."""
-        sampled = sequence.chain.sample_closely(self.context, sequence.output_index, self._get_candidates())
+        sampled = sequence.chain.sample_closely(self.context, sequence.output_index, self._probabilities.candidates)
         if sampled.token is None:
             if sampled.is_complete:
                 self._finish(sequence, FinishReason.STOP, "", deliveries)
@@ -384,42 +382,17 @@ class Generator:
                 self._end(sequence)
             return None
         if sampled.probs is not None and not self.vocabulary.is_end(sampled.token):
-            sequence.held_infos.append(self._describe(sampled.probs))
+            sequence.held_infos.append(self._probabilities.describe(sampled.probs))
         return sampled.token
-
-    def _probe(self, sequence: Sequence) -> None:
-        """How likely was the prompt's next token?"""
-        candidates = self._get_candidates()
-        candidates.fill(self.context, sequence.probe_index)
-        token = sequence.request.prompt[len(sequence.prompt_infos)]
-        probs = TokenProbs(token, *candidates.read_logprobs(token, sequence.request.sampling.n_probs))
-        sequence.prompt_infos.append(self._describe(probs))
-
-    def _get_candidates(self) -> Candidates:
-        if self._candidates is None:
-            self._candidates = Candidates(self.vocabulary.n_tokens)
-        return self._candidates
-
-    def _describe(self, probs: TokenProbs) -> TokenInfo:
-        piece = self.vocabulary.piece
-        top = [(token, piece(token, special=True), value) for token, value in probs.top]
-        return TokenInfo(probs.token, piece(probs.token, special=True), probs.value, top)
-
-    def _take_text(self, sequence: Sequence, text: str, now_s: float) -> TextEvent:
-        tokens, infos = tuple(sequence.held_tokens), tuple(sequence.held_infos)
-        sequence.held_tokens.clear()
-        sequence.held_infos.clear()
-        timings = sequence.measure_timings(now_s) if sequence.request.wants_timings else None
-        return TextEvent(text, sequence.n_generated, tokens, infos, timings)
 
     def _finish(self, sequence: Sequence, reason: FinishReason, text: str, deliveries: Deliveries) -> None:
         if not sequence.text.has_ended:
             text += sequence.text.finish()
         else:
-            self._drop_stopped_tokens(sequence, text)
+            sequence.drop_stopped_tokens(text, self._read_piece)
         now_s = time.monotonic()
         if text or sequence.held_infos:
-            deliveries.append((sequence.job, self._take_text(sequence, text, now_s)))
+            deliveries.append((sequence.job, sequence.take_text(text, now_s)))
         event = FinishEvent(
             reason,
             len(sequence.request.prompt),
@@ -433,37 +406,10 @@ class Generator:
         deliveries.append((sequence.job, event))
         self._end(sequence)
 
-    def _drop_stopped_tokens(self, sequence: Sequence, text: str) -> None:
-        """Tokens of which all the text belongs to a stop string, or comes after it, are not told of."""
-        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        n_chars, n_kept = 0, 0
-        for token in sequence.held_tokens:
-            if n_chars >= len(text):
-                break
-            n_chars += len(decode(self._read_piece(sequence, token)))
-            n_kept += 1
-        del sequence.held_tokens[n_kept:]
-        del sequence.held_infos[n_kept:]
-
     def _end(self, sequence: Sequence) -> None:
         """Frees the slot; what was read and written stays for the next prompt that begins alike."""
         self._running.remove(sequence)
         sequence.chain.close()
         self._leave(sequence)
         self._n_ended += 1
-        self._count(sequence)
-
-    def _count(self, sequence: Sequence) -> None:
-        stats = self.stats
-        stats.n_tokens_max = max(stats.n_tokens_max, len(sequence.tokens))
-        stats.n_prompt_cached += sequence.n_cached
-        if not sequence.first_token_s:
-            stats.n_prompt += max(0, sequence.n_past - sequence.n_cached)
-            stats.prompt_s += time.monotonic() - sequence.started_s
-            return
-        timings = sequence.measure_timings(time.monotonic())
-        stats.n_prompt += timings.prompt_n
-        stats.prompt_s += timings.prompt_ms / 1e3
-        stats.n_predicted += timings.predicted_n
-        stats.n_predict_steps += timings.n_steps
-        stats.predicted_s += timings.predicted_ms / 1e3
+        sequence.add_to(self.stats, time.monotonic())

@@ -183,7 +183,7 @@ class Encoder:
 
     def __init__(self, reader: MediaReader, on_encoded: Callable[[], None]) -> None:
         """`on_encoded` is called from any thread: a span has its embeddings, or an error."""
-        self._reader = reader
+        self.reader = reader
         self._on_encoded = on_encoded
         self._lock = threading.Lock()
         self._waiting: list[Span] = []
@@ -195,7 +195,7 @@ class Encoder:
 
     @property
     def projector(self) -> Projector:
-        return self._reader.projector
+        return self.reader.projector
 
     def want(self, span: Span) -> None:
         """Its embeddings come, in order of asking, unless they are there already."""
@@ -234,7 +234,7 @@ class Encoder:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while (span := self._take()) is not None:
             try:
-                embeddings = self._reader.encode(span)
+                embeddings = self.reader.encode(span)
             except Exception as error:
                 self._finish(span, None, str(error))
             else:

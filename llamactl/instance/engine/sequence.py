@@ -4,12 +4,15 @@ Apart from the generator, which moves it: this is what is looked at, from the en
 from the event loop.
 """
 
+import codecs
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llamactl.instance.engine.jobs import GenerationRequest, Job, ProgressEvent, Timings, TokenInfo
+from llamactl.instance.engine.jobs import GenerationRequest, Job, ProgressEvent, TextEvent, Timings, TokenInfo
 from llamactl.instance.engine.media import Span
 from llamactl.instance.engine.prefixes import Prefix
 from llamactl.instance.engine.sampling import SamplerChain
+from llamactl.instance.engine.stats import Stats
 from llamactl.instance.engine.text import TextStream
 
 
@@ -88,3 +91,38 @@ class Sequence:
         if self.request.wants_timings:
             timings = Timings(self.n_cached, max(0, n_processed - self.n_cached), elapsed_ms, 0, 0.0)
         return ProgressEvent(len(self.request.prompt), self.n_cached, n_processed, elapsed_ms, timings)
+
+    def take_text(self, text: str, now_s: float) -> TextEvent:
+        """An event with this text, and all tokens since the last one."""
+        tokens, infos = tuple(self.held_tokens), tuple(self.held_infos)
+        self.held_tokens.clear()
+        self.held_infos.clear()
+        timings = self.measure_timings(now_s) if self.request.wants_timings else None
+        return TextEvent(text, self.n_generated, tokens, infos, timings)
+
+    def drop_stopped_tokens(self, text: str, read_piece: Callable[["Sequence", int], bytes]) -> None:
+        """Tokens of which all the text belongs to a stop string, or comes after it, are not told of."""
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        n_chars, n_kept = 0, 0
+        for token in self.held_tokens:
+            if n_chars >= len(text):
+                break
+            n_chars += len(decode(read_piece(self, token)))
+            n_kept += 1
+        del self.held_tokens[n_kept:]
+        del self.held_infos[n_kept:]
+
+    def add_to(self, stats: Stats, now_s: float) -> None:
+        """What it took, at its end."""
+        stats.n_tokens_max = max(stats.n_tokens_max, len(self.tokens))
+        stats.n_prompt_cached += self.n_cached
+        if not self.first_token_s:
+            stats.n_prompt += max(0, self.n_past - self.n_cached)
+            stats.prompt_s += now_s - self.started_s
+            return
+        timings = self.measure_timings(now_s)
+        stats.n_prompt += timings.prompt_n
+        stats.prompt_s += timings.prompt_ms / 1e3
+        stats.n_predicted += timings.predicted_n
+        stats.n_predict_steps += timings.n_steps
+        stats.predicted_s += timings.predicted_ms / 1e3

@@ -13,7 +13,7 @@ import msgspec
 from llamactl.bodies import ChatBody, TemplateBody, refuse
 from llamactl.instance.chat.media import Item, MediaSources, refuse_item, shows_media, split_prompt, take_media
 from llamactl.instance.engine.background import Aside
-from llamactl.instance.engine.media import ItemError, MediaPrompt, MediaReader
+from llamactl.instance.engine.media import Encoder, ItemError, MediaPrompt
 from llamactl.instance.engine.places import is_place
 from llamactl.instance.llama.model import Vocabulary
 from llamactl.instance.llama.projector import MediaError
@@ -24,10 +24,10 @@ _Conversation = TypeVar("_Conversation", ChatBody, TemplateBody)
 class MediaPrompts:
     """Of one model. Belongs to the event loop."""
 
-    def __init__(self, reader: MediaReader | None, directory: str, vocabulary: Vocabulary, aside: Aside) -> None:
-        """`reader`: None for a model that reads text alone; `directory`: below which files may be named."""
-        self._reader = reader
-        projector = reader.projector if reader is not None else None
+    def __init__(self, encoder: Encoder | None, directory: str, vocabulary: Vocabulary, aside: Aside) -> None:
+        """`encoder`: None for a model that reads text alone; `directory`: below which files may be named."""
+        self._reader = encoder.reader if encoder is not None else None
+        projector = self._reader.projector if self._reader is not None else None
         self.sources = MediaSources(
             sees=projector is not None and projector.sees,
             hears=projector is not None and projector.hears,
