@@ -1,9 +1,12 @@
-"""How many bytes is "1 GiB", and how many seconds is "1min 30s"?
+"""How many bytes is "1 GiB", how many seconds is "1min 30s", and how do people read either?
 
 Sizes and times are written as systemd writes them: K, M, G are powers of 1024 (as are KiB, MiB, GiB), and times add
 up from parts with units. "GB" is refused rather than guessed: it means 1000^3 to some and 1024^3 to others, and
-whoever counts memory must know which. Numbers without a unit are bytes and seconds. All functions raise ValueError
+whoever counts memory must know which. Numbers without a unit are bytes and seconds. All that parse raise ValueError
 with a sentence that completes "cannot use X: ...".
+
+What people read is rounded in one way wherever it stands (journal, messages, tables): three significant figures. What
+must be read back without loss (`format_size`, `format_duration`) is not rounded.
 """
 
 import math
@@ -41,6 +44,32 @@ _SECONDS = {
 _UNITS = {"": 1.0} | {word: seconds for seconds, words in _SECONDS.items() for word in words}
 
 
+def scan_size(text: str) -> tuple[float | int, str] | None:
+    """Number and unit of a size, as both stand there; None where it is none."""
+    match = _SIZE.fullmatch(text.strip())
+    return (float(match[1]) if "." in match[1] else int(match[1]), match[2]) if match else None
+
+
+def get_size_factor(unit: str) -> int | None:
+    """Bytes in one unit of size (`K`, `KiB`, `Ki`, `B` or none); None for others, and for `KB`, which may mean two."""
+    return _FACTORS.get(unit)
+
+
+def scan_duration(text: str) -> float | None:
+    """Seconds of parts with units; None where it is no time. Raises ValueError for a unit that is none."""
+    position, seconds = 0, 0.0
+    while position < len(text):
+        match = _PART.match(text, position)
+        if match is None:
+            return None
+        number, unit = match.groups()
+        if unit not in _UNITS:
+            raise ValueError(f"{unit!r} is no unit of time; use ms, s, min, h, d")
+        seconds += float(number) * _UNITS[unit]
+        position = match.end()
+    return seconds if text else None
+
+
 def parse_size(value: object) -> int:
     """Bytes of an integer or of a text with a unit."""
     if isinstance(value, bool) or not isinstance(value, int | str):
@@ -48,17 +77,17 @@ def parse_size(value: object) -> int:
     if isinstance(value, int):
         size = value
     else:
-        match = _SIZE.fullmatch(value.strip())
-        if match is None:
+        scanned = scan_size(value)
+        if scanned is None:
             raise ValueError(f"must be {_SIZE_EXAMPLE}")
-        number, unit = match.groups()
+        number, unit = scanned
         if unit in _DECIMAL:
             letter = unit[0].upper()
             raise ValueError(f"{unit} may mean 1000 or 1024 to a step; write {letter}iB or {letter} (steps of 1024)")
-        if unit not in _FACTORS:
+        factor = get_size_factor(unit)
+        if factor is None:
             raise ValueError(f"{unit!r} is no unit of size; use K, M, G or KiB, MiB, GiB (steps of 1024)")
-        factor = _FACTORS[unit]
-        size = int(float(number) * factor) if "." in number else int(number) * factor
+        size = int(number * factor)
     if not 0 <= size <= MAX_SIZE_BYTES:
         raise ValueError("must be 0 or more, and below 8 EiB")
     return size
@@ -71,7 +100,10 @@ def parse_duration(value: object) -> float:
     if isinstance(value, str):
         if value.strip() == NEVER:
             return math.inf
-        seconds = _add_parts(value.strip())
+        scanned = scan_duration(value.strip())
+        if scanned is None:
+            raise ValueError(f"must be {_DURATION_EXAMPLE}")
+        seconds = scanned
     elif isinstance(value, int):
         seconds = float(max(-1, min(value, 1 << 60)))  # float() of an arbitrarily large integer would raise
     else:
@@ -80,22 +112,6 @@ def parse_duration(value: object) -> float:
         return seconds
     if not 0 <= seconds <= MAX_DURATION_S:
         raise ValueError("must be 0 or more, and at most ten years")
-    return seconds
-
-
-def _add_parts(text: str) -> float:
-    position, seconds = 0, 0.0
-    while position < len(text):
-        match = _PART.match(text, position)
-        if match is None:
-            raise ValueError(f"must be {_DURATION_EXAMPLE}")
-        number, unit = match.groups()
-        if unit not in _UNITS:
-            raise ValueError(f"{unit!r} is no unit of time; use ms, s, min, h, d")
-        seconds += float(number) * _UNITS[unit]
-        position = match.end()
-    if not text:
-        raise ValueError(f"must be {_DURATION_EXAMPLE}")
     return seconds
 
 
@@ -113,3 +129,37 @@ def format_duration(seconds: float) -> str:
         if seconds and seconds % size == 0:
             return f"{int(seconds // size)}{unit}"
     return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
+
+
+def format_bytes(size: int) -> str:
+    """A size for people: three significant figures in powers of 1024, as in "272 MiB" and "5.21 GiB"."""
+    if abs(size) < 1024:
+        return f"{size} B"
+    value, power = size / 1024, 0
+    while abs(value) >= 999.5 and power < 4:
+        value, power = value / 1024, power + 1
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{digits}f} {'KMGTP'[power]}iB"
+
+
+def format_seconds(seconds: float) -> str:
+    """A time for people, in seconds alone, so that two can be compared: "0.8 s", "412 s"."""
+    return f"{seconds:.3g} s" if abs(seconds) < 100 else f"{seconds:.0f} s"
+
+
+def format_span(seconds: float) -> str:
+    """A time for people in its two largest units, as systemd writes them: "2min 3s"; fractions below ten seconds."""
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    rest = round(seconds)
+    parts = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if rest >= size:
+            parts.append(f"{rest // size}{unit}")
+            rest %= size
+        elif parts:
+            break
+        if len(parts) == 2:
+            break
+    return " ".join(parts)

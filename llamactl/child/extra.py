@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.quantities import get_size_factor, scan_duration, scan_size
 
 INFINITY = (1 << 64) - 1
 Value = str | int | float | bool | list[str]
@@ -50,17 +51,7 @@ REFUSED = {
     "Group": "models run as users of their own; use 'SupplementaryGroups' to let one read files",
 }
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(iB?|B)?", re.IGNORECASE)
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zµ]*)\s*")
-_SPAN_US = {
-    **dict.fromkeys(["us", "usec", "µs"], 1),
-    **dict.fromkeys(["ms", "msec"], 1000),
-    **dict.fromkeys(["", "s", "sec", "second", "seconds"], 1000000),
-    **dict.fromkeys(["m", "min", "minute", "minutes"], 60 * 1000000),
-    **dict.fromkeys(["h", "hr", "hour", "hours"], 3600 * 1000000),
-    **dict.fromkeys(["d", "day", "days"], 86400 * 1000000),
-}
 
 
 def parse_extra(extra: Mapping[str, Value]) -> dict[str, Any]:
@@ -120,13 +111,14 @@ def parse_size(value: Value) -> int:
     text = _text(value)
     if text == "infinity":
         return INFINITY
-    match = _SIZE.fullmatch(text)
-    if match is None:
+    number, unit = scan_size(text) or (0, "?")
+    unit = unit[:1].upper() + unit[1:].lower().replace("b", "B")  # systemd takes them in any case
+    if len(unit) == 2 and unit.endswith("B"):
+        raise ValueError(f"{unit} may mean 1000 or 1024 to a step; write {unit[0]} (steps of 1024)")
+    factor = get_size_factor(unit)
+    if factor is None:
         raise ValueError("a size such as 8G, 512M or infinity is needed")
-    if match[2] and (match[3] or "").upper() == "B":
-        letter = match[2].upper()
-        raise ValueError(f"{letter}B may mean 1000 or 1024 to a step; write {letter} (steps of 1024)")
-    size_bytes = int(float(match[1]) * (1 << (10 * " KMGTPE".index(match[2].upper() or " "))))
+    size_bytes = int(number * factor)
     if not 0 <= size_bytes < INFINITY:
         raise ValueError("too large")
     return size_bytes
@@ -137,16 +129,15 @@ def parse_span_us(value: Value) -> int:
     text = _text(value)
     if text == "infinity":
         return INFINITY
-    total_us, position = 0.0, 0
-    while position < len(text):
-        match = _SPAN.match(text, position)
-        if match is None or match[2] not in _SPAN_US:
-            raise ValueError("a time such as 90s, 2min or infinity is needed")
-        total_us += float(match[1]) * _SPAN_US[match[2]]
-        position = match.end()
-    if total_us >= INFINITY:
+    try:
+        seconds = scan_duration(text)
+    except ValueError:
+        seconds = None
+    if seconds is None:
+        raise ValueError("a time such as 90s, 2min or infinity is needed")
+    if seconds * 1e6 >= INFINITY:
         raise ValueError("too long")
-    return round(total_us)
+    return round(seconds * 1e6)
 
 
 def parse_cpus(value: Value) -> list[int]:

@@ -13,13 +13,14 @@ import msgspec
 
 from llamactl.cli.client import Client
 from llamactl.cli.listeners import Listener, acquire_listeners
-from llamactl.cli.output import NOTHING, clean_line, format_bytes, format_span, print_json
+from llamactl.cli.output import NOTHING, clean_line, print_json
 from llamactl.cli.tables import Cell, Column, format_table
 from llamactl.cli.terminal import WHOLE, Look, Style, acquire_look, wrap
 from llamactl.cli.times import describe_moment
 from llamactl.paths import acquire_paths
 from llamactl.protocol.control_socket import MachineStatus, StatusRequest
 from llamactl.protocol.descriptions import Decision, DeviceStatus
+from llamactl.quantities import format_bytes, format_span
 
 _INDENT = " " * 13
 _COLUMNS = (

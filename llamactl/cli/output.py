@@ -13,41 +13,14 @@ from typing import Any, TextIO
 from llamactl.cli.terminal import CODES
 from llamactl.errors import LlamactlError
 from llamactl.escape import escape_json, escape_lines, escape_text
+from llamactl.quantities import format_bytes
 
 NOTHING = "-"
 
 
-def format_bytes(size: int | None) -> str:
-    """Three digits and a unit: "312 MiB", "5.21 GiB"."""
-    if size is None:
-        return NOTHING
-    if size < 1024:
-        return f"{size} B"
-    value = float(size)
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        value /= 1024
-        if value < 999.5 or unit == "PiB":
-            break
-    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
-    return f"{value:.{digits}f} {unit}"
-
-
-def format_span(seconds: float) -> str:
-    """A length of time in its two largest units, as systemd writes them: "2min 3s"; fractions below ten seconds."""
-    seconds = max(0.0, seconds)
-    if seconds < 9.95:
-        return f"{seconds:.1f}s"
-    rest = round(seconds)
-    parts = []
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        if rest >= size:
-            parts.append(f"{rest // size}{unit}")
-            rest %= size
-        elif parts:
-            break
-        if len(parts) == 2:
-            break
-    return " ".join(parts)
+def format_known_bytes(size: int | None) -> str:
+    """A size for people; None is one that nobody knows."""
+    return NOTHING if size is None else format_bytes(size)
 
 
 def clean_text(text: str) -> str:

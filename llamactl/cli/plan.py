@@ -10,12 +10,13 @@ import sys
 import msgspec
 
 from llamactl.cli.client import Client
-from llamactl.cli.output import NOTHING, clean_line, format_bytes, format_span, print_json
+from llamactl.cli.output import NOTHING, clean_line, print_json
 from llamactl.cli.tables import Column, format_table
 from llamactl.cli.terminal import WHOLE, Look, acquire_look, wrap
 from llamactl.paths import acquire_paths
 from llamactl.protocol.control_socket import PlanRequest, PlanResult
 from llamactl.protocol.descriptions import LoadPlan, PlanDevice, PlanInstance
+from llamactl.quantities import format_bytes, format_span
 
 _INSTANCES = (
     *(Column("INSTANCE", least=10, middle=True), "GOES", Column("WHY", least=16), "IDLE"),

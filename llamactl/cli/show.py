@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from llamactl.cli.client import Client
-from llamactl.cli.output import NOTHING, clean_line, clean_text, format_bytes, format_span, print_json
+from llamactl.cli.output import NOTHING, clean_line, clean_text, format_known_bytes, print_json
 from llamactl.cli.tables import Cell, Column, format_table
 from llamactl.cli.terminal import WHOLE, Look, Style, acquire_look, wrap
 from llamactl.cli.times import describe_moment, format_moment
@@ -22,6 +22,7 @@ from llamactl.paths import acquire_paths
 from llamactl.protocol.control_socket import ListRequest, ModelList
 from llamactl.protocol.descriptions import Ending, ModelStatus
 from llamactl.protocol.values import BY_SIGNAL, Breakdown, MemoryStatus, ModelMemory, RowKind, State, format_memory
+from llamactl.quantities import format_bytes, format_span
 
 HOST = "Host"
 _UNMEASURED = {
@@ -217,11 +218,11 @@ def format_memory_table(memory: ModelMemory, look: Look = WHOLE) -> str:
         part = parts.get(key)
         cells.append(
             [key[1]]
-            + [format_bytes(sizes.get(word)) for word in shown]
-            + [format_bytes(size) for size in ((part.model, part.context, part.compute) if part else (None,) * 3)]
+            + [format_known_bytes(sizes.get(word)) for word in shown]
+            + [format_known_bytes(size) for size in ((part.model, part.context, part.compute) if part else (None,) * 3)]
         )
     if sum(kind is not RowKind.DEVICE for kind, _ in rows) > 1:  # all of it lies in main memory: lists show the sum
-        sums = [format_bytes(sum_rows(breakdown).get(HOST)) for breakdown in shown.values()]
+        sums = [format_known_bytes(sum_rows(breakdown).get(HOST)) for breakdown in shown.values()]
         cells.append(["Host in all", *sums] + [""] * 3)
     title, unit = ("context", " tokens") if look.width is None else ("context (tokens)", "")
     cells.append([title] + [f"{breakdown.n_ctx}{unit}" for breakdown in shown.values()] + [""] * 3)

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from llamactl.cli.client import Client
-from llamactl.cli.output import complain, describe_error, format_span, print_json
+from llamactl.cli.output import complain, describe_error, print_json
 from llamactl.cli.progress import Board, ProgressLine, describe_progress, describe_unloading
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.names import format_command
 from llamactl.paths import acquire_paths
 from llamactl.protocol.control_socket import Done, ListRequest, LoadRequest, ModelList, Progress, UnloadRequest
 from llamactl.protocol.values import State
+from llamactl.quantities import format_span
 
 _BENIGN_FIRST = (0, 3, 4, 5, 1, 6)
 """Exit statuses, the least grave first: "not loaded" must not hide that something has failed."""
@@ -131,7 +132,7 @@ def _judge_load(args: argparse.Namespace, name: str, answer: Done | LlamactlErro
         return Outcome(model, f"will be loaded: {format_command('status', name)}", "queued")
     if not waited and answer.seconds == 0:
         return Outcome(model, "already loaded", "already loaded")
-    return Outcome(model, f"ready in {format_seconds(answer.seconds)}", "ready", round(answer.seconds, 3))
+    return Outcome(model, f"ready in {format_elapsed(answer.seconds)}", "ready", round(answer.seconds, 3))
 
 
 def _judge_unload(args: argparse.Namespace, name: str, answer: Done | LlamactlError) -> Outcome:
@@ -155,7 +156,7 @@ def _judge_restart(args: argparse.Namespace, name: str, answer: Done | LlamactlE
         return Outcome(model, "is being unloaded now, running requests are cut; then it is loaded", "queued")
     if args.no_wait:
         return Outcome(model, "will be unloaded when its requests have ended, and then loaded", "queued")
-    return Outcome(model, f"ready in {format_seconds(answer.seconds)}", "ready", round(answer.seconds, 3))
+    return Outcome(model, f"ready in {format_elapsed(answer.seconds)}", "ready", round(answer.seconds, 3))
 
 
 def _find_obstacle(name: str, listing: ModelList) -> LlamactlError | None:
@@ -172,7 +173,7 @@ def _find_obstacle(name: str, listing: ModelList) -> LlamactlError | None:
     )
 
 
-def format_seconds(seconds: float) -> str:
+def format_elapsed(seconds: float) -> str:
     """As progress lines say it: "0.8 s" below a minute."""
     return f"{seconds:.1f} s" if seconds < 60 else format_span(seconds)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from llamactl.cli.output import format_span
 from llamactl.protocol.descriptions import Decision, Ending
+from llamactl.quantities import format_span
 
 
 def format_moment(time_s: float, now_s: float) -> str:

@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import Protocol
 
 from llamactl.front.http.access import STATUS_CLIENT_GONE, RequestRecord
+from llamactl.quantities import format_bytes, format_seconds
 from llamactl.systemd.bulk import open_bulk
-from llamactl.systemd.journal import format_bytes, format_value
+from llamactl.systemd.journal import format_value
 
 FLUSH_S = 0.02
 MAX_CACHED_BYTES = 256
@@ -71,14 +72,14 @@ def format_message(record: RequestRecord) -> str:
     what = _find_what(record)[0]
     event = "request answered" if record.status and not record.is_cut else "request broken off"
     received, sent = record.received_bytes, record.sent_bytes
-    first = f" first_byte={_format_s(record.first_byte_s)}" if record.first_byte_s else ""
+    first = f" first_byte={format_seconds(record.first_byte_s)}" if record.first_byte_s else ""
     tokens = _format_tokens(record, " prompt_tokens={}", " completion_tokens={}")
-    duration = _format_s(record.ended_s - record.began_s)
+    duration = format_seconds(record.ended_s - record.began_s)
     return (
         f"{event}: {what} status={record.status or STATUS_CLIENT_GONE} duration={duration} "
-        f"waited={_format_s(record.waited_s) if record.waited_s else '0 s'}{first} "
-        f"received={f'{received} B' if received < 1024 else format_bytes(received)} "
-        f"sent={f'{sent} B' if sent < 1024 else format_bytes(sent)}{tokens} "
+        f"waited={format_seconds(record.waited_s) if record.waited_s else '0 s'}{first} "
+        f"received={format_bytes(received)} "
+        f"sent={format_bytes(sent)}{tokens} "
         f"request_id={_format_text(record.request_id.decode('latin-1'))}"
     )
 
@@ -121,10 +122,6 @@ def _format_tokens(record: RequestRecord, prompt: str, completion: str) -> str:
     return (prompt.format(record.prompt_tokens) if record.prompt_tokens else "") + (
         completion.format(record.completion_tokens) if record.completion_tokens else ""
     )
-
-
-def _format_s(value: float) -> str:
-    return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"
 
 
 def _format_text(text: str) -> str:

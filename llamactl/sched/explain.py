@@ -14,22 +14,11 @@ from llamactl.errors import ErrorCode
 from llamactl.names import MAX_NAME_LENGTH, format_command
 from llamactl.protocol.control_socket import Failure
 from llamactl.protocol.values import Breakdown, LoadFailure, RowKind, State
+from llamactl.quantities import format_bytes
 from llamactl.sched.breakdowns import sum_per_account
 from llamactl.sched.core import Core
 from llamactl.sched.evict import Plan
 from llamactl.sched.instances import Model
-
-_UNITS = ("KiB", "MiB", "GiB", "TiB")
-
-
-def format_bytes(size: int) -> str:
-    """`21.4 GiB`; below a KiB plain bytes."""
-    if abs(size) < 1024:
-        return f"{size} bytes"
-    power = 1
-    while abs(size) >= 1024 ** (power + 1) and power < len(_UNITS):
-        power += 1
-    return f"{size / 1024**power:.1f} {_UNITS[power - 1]}"
 
 
 def list_names(names: tuple[str, ...], limit: int = 4) -> str:

@@ -12,8 +12,8 @@ from collections import deque
 import msgspec
 
 from llamactl.protocol.descriptions import Decision, Ending
+from llamactl.quantities import format_bytes
 from llamactl.sched.events import Record
-from llamactl.sched.explain import format_bytes
 from llamactl.sched.instances import Reason
 
 MAX_DECISIONS = 5

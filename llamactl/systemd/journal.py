@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import structlog
 
 from llamactl.escape import escape_lines, escape_text
+from llamactl.quantities import format_bytes, format_seconds
 
 SOCKET_PATH = "/run/systemd/journal/socket"
 SEND_TIMEOUT_S = 1.0
@@ -136,22 +137,11 @@ def format_value(value: Any, unit: str = "") -> str:
     if unit == "bytes" and isinstance(value, int):
         return format_bytes(value)
     if unit == "s" and isinstance(value, int | float):
-        return f"{value:.3g} s" if abs(value) < 100 else f"{value:.0f} s"
+        return format_seconds(value)
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
     return escape_text(json.dumps(text, ensure_ascii=False) if re.search(r'[\s"=]', text) or not text else text)
-
-
-def format_bytes(size: int) -> str:
-    """1.2 GiB: three significant figures, powers of 1024."""
-    if abs(size) < 1024:
-        return f"{size} B"
-    scaled, index = float(size), -1
-    while abs(scaled) >= 999.5 and index < 4:
-        scaled, index = scaled / 1024, index + 1
-    digits = 0 if abs(scaled) >= 100 else 1 if abs(scaled) >= 10 else 2
-    return f"{scaled:.{digits}f} {'KMGTP'[index]}iB"
 
 
 @lru_cache(maxsize=1024)

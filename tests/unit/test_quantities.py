@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.quantities import format_duration, format_size, parse_duration, parse_size
+from llamactl.cli.output import format_known_bytes
+from llamactl.quantities import format_bytes, format_duration, format_size, parse_duration, parse_size
+from llamactl.sched.evict import Outcome, Plan
+from llamactl.sched.explain import format_hopeless
+from llamactl.systemd.journal import format_message
 
 
 @pytest.mark.parametrize(
@@ -78,3 +82,12 @@ def test_size_survives_being_shown(size: int) -> None:
 @given(st.integers(0, 10**8))
 def test_time_survives_being_shown(seconds: int) -> None:
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [0, 60, 1023, 284_900_000, 8_912_000_000, (1 << 40) - 1])
+def test_a_size_reads_the_same_in_the_journal_in_messages_and_in_tables(size: int) -> None:
+    journal = format_message("load decided", {"needs_bytes": size})
+    assert journal == f"load decided: needs={format_bytes(size)}"
+    assert format_known_bytes(size) == format_bytes(size)
+    plan = Plan(Outcome.WAIT, hopeless={"Host": 0})
+    assert format_hopeless(plan, {"Host": size}).startswith(f"needs {format_bytes(size)} on Host")

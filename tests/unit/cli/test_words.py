@@ -14,11 +14,12 @@ from llamactl.cli.main import (
     main,
     parse_command,
 )
-from llamactl.cli.output import CleanStream, clean_text, draw, format_bytes, format_span
+from llamactl.cli.output import CleanStream, clean_text, draw, format_known_bytes
 from llamactl.cli.progress import describe_progress, describe_unloading
 from llamactl.cli.terminal import Look, Style
 from llamactl.protocol.control_socket import Progress
 from llamactl.protocol.values import Stage
+from llamactl.quantities import format_span
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ from llamactl.protocol.values import Stage
     ],
 )
 def test_bytes_have_three_digits(size: int | None, text: str) -> None:
-    assert format_bytes(size) == text
+    assert format_known_bytes(size) == text
 
 
 @pytest.mark.parametrize(

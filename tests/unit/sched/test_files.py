@@ -80,7 +80,7 @@ def test_strict_refuses_a_file_that_was_replaced_by_one_too_large() -> None:
     bench.measure_file("a", "new", 150)
     assert bench.refused() == {waiter: "does_not_fit"}
     (refusal,) = bench.refusals()
-    assert "needs 150 bytes on Host" in refusal.message
+    assert "needs 150 B on Host" in refusal.message
 
 
 def test_room_is_made_for_what_the_new_file_needs() -> None:

@@ -190,7 +190,7 @@ def test_the_journal_tells_the_story_of_an_eviction() -> None:
     assert victim.fields["device"] == "Host"
     assert "least recently used" in victim.fields["why"]
     (waits,) = bench.records("load waits")
-    assert waits.fields["why"] == "it needs 60 bytes on Host, 40 bytes free"
+    assert waits.fields["why"] == "it needs 60 B on Host, 40 B free"
     (unloaded,) = bench.records("model unloaded")
     assert (unloaded.fields["reason"], unloaded.fields["for_model"]) == ("evicted", "b")
     decided = bench.records("load decided", "b")[0]
@@ -384,7 +384,7 @@ def test_under_strict_a_model_larger_than_everything_is_refused_and_nothing_stop
     waiter = bench.lease("big", front=2)
     assert bench.refused() == {waiter: "does_not_fit"}
     message = bench.refusals()[0].message
-    assert message == "cannot start 'big': needs 150 bytes on Host, 100 bytes there with everything unloaded"
+    assert message == "cannot start 'big': needs 150 B on Host, 100 B there with everything unloaded"
     assert bench.recalled() == []
 
 

@@ -85,7 +85,7 @@ def test_plan_where_the_other_is_busy_waits_for_it() -> None:
     bench.ready("a")
     plan = ask(bench, "b")
     assert (plan.outcome, plan.waiting_for) == ("wait", ("a",))
-    assert plan.words == "it would wait for 'a': it needs 60 bytes on Host, 40 bytes free"
+    assert plan.words == "it would wait for 'a': it needs 60 B on Host, 40 B free"
 
 
 def test_an_idle_model_whose_going_is_not_enough_stays_and_the_plan_says_so() -> None:

@@ -49,7 +49,7 @@ def test_load_on_several_devices_is_one_decision() -> None:
         Record("instance spawned", "b", fields={"generation": "2", "devices": []}),
     )
     blind, load = history.list_decisions()
-    why = "needs 2.0 GiB on CUDA0, 8.0 GiB available; needs 1.0 MiB on Host, 4.0 GiB available"
+    why = "needs 2.00 GiB on CUDA0, 8.00 GiB available; needs 1.00 MiB on Host, 4.00 GiB available"
     assert load == Decision(event="load decided", model="a", why=why, time_s=2.0)
     assert (blind.model, blind.why) == ("b", "without memory checks: not measured")
 

@@ -15,12 +15,12 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llamactl.quantities import format_bytes
 from llamactl.systemd import journal
 from llamactl.systemd.journal import (
     JournalSink,
     configure,
     encode_fields,
-    format_bytes,
     format_entry,
     format_name,
     get_logger,
