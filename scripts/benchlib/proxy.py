@@ -322,7 +322,7 @@ def run_ready(command: list[str], environment: dict[str, str] | None = None) -> 
 
 
 def run_wrk(
-    directory: Path, port: int, connections: int, seconds: int, path: str = "/v1/completions", body: str = BODY
+    directory: Path, port: int, connections: int, seconds: int, path: str = "/v1/chat/completions", body: str = BODY
 ) -> tuple[float, float]:
     """Requests per second and median latency in microseconds. Raises BenchError when a request failed."""
     script = directory / "post.lua"
