@@ -13,8 +13,8 @@ import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError, explain_json_error
 from llamactl.front.http.body import BodyStream
+from llamactl.front.http.scan import find_delimiter, find_field_value, parse_keep_alive
 from llamactl.front.http.wire import RequestHead
-from llamactl.front.scan import find_delimiter, find_field_value, parse_keep_alive
 from llamactl.names import MAX_NAME_LENGTH
 
 _CURE = 'add "model": "NAME" to the JSON body, or ?model=NAME to the URL; GET /v1/models lists the names'

@@ -22,12 +22,12 @@ from llamactl.front.http.connection import ClientConnection
 from llamactl.front.http.guard import Guard
 from llamactl.front.http.hangup import HangupWatch
 from llamactl.front.http.ports import Connection, Handler
+from llamactl.front.http.scan import make_scanner
 from llamactl.front.http.scanner import Scanner
 from llamactl.front.http.upstream import UpstreamPool
 from llamactl.front.http.wire import RequestHead
 from llamactl.front.leasing import LeaseDriver
 from llamactl.front.routes import dispatch
-from llamactl.front.scan import make_scanner
 from llamactl.front.subscribers import Subscribers
 from llamactl.front.tally import Tally
 from llamactl.names import MAX_NAME_LENGTH

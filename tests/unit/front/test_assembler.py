@@ -11,8 +11,8 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.http.assembler import Request, RequestAssembler
 from llamactl.front.http.body import HELD_BYTES
 from llamactl.front.http.framing import END
+from llamactl.front.http.scan import make_scanner
 from llamactl.front.http.wire import RequestHead, WireError
-from llamactl.front.scan import make_scanner
 
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 

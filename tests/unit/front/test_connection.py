@@ -14,8 +14,8 @@ from llamactl.front.http.body import HELD_BYTES, BodyStream
 from llamactl.front.http.connection import ClientConnection
 from llamactl.front.http.connection_state import Phase
 from llamactl.front.http.read_gate import MAX_AHEAD_BYTES
+from llamactl.front.http.scan import make_scanner
 from llamactl.front.http.wire import RequestHead
-from llamactl.front.scan import make_scanner
 from llamactl.settings import FrontSettings
 
 GET = b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.front.http.scan import JsonScanner, parse_keep_alive
 from llamactl.front.leases import Asked, LeaseTable
 from llamactl.front.naming import find_keep_alive
-from llamactl.front.scan import JsonScanner, parse_keep_alive
 from llamactl.protocol.control_socket import BusyNotice, IdleNotice, LeaseGrant, Recall, RecallAnswer
 
 NAMES = Asked("m")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llamactl.errors import LlamactlError
-from llamactl.front.scan import FormScanner, JsonScanner, make_scanner
+from llamactl.front.http.scan import FormScanner, JsonScanner, make_scanner
 
 NAMES = st.sampled_from(["model", "stream", "models", "mode", "", "x", 'mo"del', "mod\\el", "é", "\ud800"])
 SCALARS = st.one_of(
