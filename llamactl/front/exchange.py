@@ -25,11 +25,12 @@ from llamactl.front.http.headers import (
     format_stream_head,
     format_upstream_head,
 )
+from llamactl.front.http.members import Members
 from llamactl.front.http.ports import Answering
 from llamactl.front.http.upstream import Upstream
 from llamactl.front.http.wire import RequestHead, ResponseHead
 from llamactl.front.leases import Asked, Lease
-from llamactl.front.naming import check_length, decode_path, find_keep_alive, wants_stream
+from llamactl.front.naming import check_length, decode_path
 from llamactl.front.ports import RelayHost
 from llamactl.front.precheck import find_mistake
 from llamactl.names import format_command
@@ -51,8 +52,6 @@ class Exchange:
     # Defaults of the class, not stores in every object: most requests never touch most of these.
     _tail: bytes | None = None
     """The last bytes of an answer that may tell its tokens; None: it does not."""
-    _keep_alive_s: float | None = None
-    """How long the request wants its model to stay."""
     _lease: Lease | None = None
     _upstream: Upstream | None = None
     _mistake: LlamactlError | None = None
@@ -79,6 +78,7 @@ class Exchange:
         client: Answering,
         head: RequestHead,
         body: bytes,
+        members: Members,
         name: str,
         autoload: bool,
         passive: bool,
@@ -89,6 +89,7 @@ class Exchange:
         self._client = client
         self._head = head
         self._body = body
+        self._members = members
         self._stream = stream
         """A large body, instead of `body`: it may still be on its way."""
         self._name = name
@@ -98,11 +99,12 @@ class Exchange:
         self._record = client.record
 
     def start(self) -> None:
-        try:
-            self._keep_alive_s = find_keep_alive(self._body)
-        except LlamactlError as error:
-            self._finish_with(error)
-            return
+        if self._members.keep_alive is not None:
+            try:
+                self._members.read_keep_alive_s()
+            except LlamactlError as error:
+                self._finish_with(error)
+                return
         lease = self._leasing.acquire_warm(self, self._name, self._passive)
         if lease is None:
             try:
@@ -148,8 +150,7 @@ class Exchange:
 
     def _comment(self) -> None:
         """Tell a client that wants a stream how far its model is."""
-        stream = self._stream
-        if not (stream.scanner.stream if stream is not None else wants_stream(self._body)):
+        if not self._members.wants_stream:
             return
         head = self._head
         out = b""
@@ -395,9 +396,7 @@ class Exchange:
     def _release(self) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            kept_s = self._keep_alive_s
-            if kept_s is None and self._stream is not None:
-                kept_s = self._stream.scanner.keep_alive_s
+            kept_s = self._members.read_keep_alive_s() if self._members.keep_alive is not None else None
             self._leasing.release(lease, self._passive, waiter=self, keep_alive_s=kept_s)
 
     def _close_request(self) -> None:

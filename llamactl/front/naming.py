@@ -6,14 +6,14 @@ decoded. A body that is no JSON is refused unless the query names a model and no
 endpoints that take other bodies name their model there.
 """
 
-from typing import Any
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError, explain_json_error
 from llamactl.front.http.body import BodyStream
-from llamactl.front.http.scan import find_delimiter, find_field_value, parse_keep_alive
+from llamactl.front.http.members import NO_MEMBERS, Members
+from llamactl.front.http.scan import find_delimiter, find_field_value
 from llamactl.front.http.wire import RequestHead
 from llamactl.names import MAX_NAME_LENGTH
 
@@ -24,79 +24,53 @@ BOM = b"\xef\xbb\xbf"
 """Some editors and languages begin UTF-8 with it; instances pass over it."""
 
 
-class _Named(msgspec.Struct):
-    model: str | None = None
+_decoder = msgspec.json.Decoder(Members)
 
 
-class _Kept(msgspec.Struct):
-    keep_alive: int | float | str | None = None
-
-
-class _Streamed(msgspec.Struct):
-    stream: Any = None
-
-
-_decoder = msgspec.json.Decoder(_Named)
-_keep_alive_decoder = msgspec.json.Decoder(_Kept)
-_stream_decoder = msgspec.json.Decoder(_Streamed)
-
-
-def find_model(head: RequestHead, body: bytes) -> str | None:
-    """The name as the client wrote it; None where there is none. Raises LlamactlError for an unreadable body."""
-    if body:
-        if head.is_form:
-            name = _find_form_field(head.find(b"content-type") or b"", body, b"model")
-        else:
-            name = _find_json_model(head, body)
-        if name:
-            return name
-    return find_query_value(head.query, "model") if head.query else None
-
-
-def wants_stream(body: bytes) -> bool:
-    """Whether a body asks for an event stream."""
+def read_members(head: RequestHead, body: bytes, stream: BodyStream | None = None) -> Members:
+    """What the body says; of a `stream` instead, as far as it has come. Raises LlamactlError for one that nobody can
+    read, unless its type does not say JSON and the query names a model.
+    """
+    if stream is not None:
+        scanner = stream.scanner
+        if not scanner.is_object and not _may_be_anything(head):
+            raise LlamactlError(ErrorCode.INVALID_REQUEST, "cannot read body: not a JSON object")
+        return scanner.members
+    if not body:
+        return NO_MEMBERS
+    if head.is_form:
+        return Members(_find_form_field(head.find(b"content-type") or b"", body, b"model"))
+    if body.startswith(BOM):
+        body = body.removeprefix(BOM)
     try:
-        return b'"stream"' in body and _stream_decoder.decode(body.removeprefix(BOM)).stream is True
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return False
-
-
-def find_keep_alive(body: bytes) -> float | None:
-    """Seconds that a body's `keep_alive` asks for, negative for ever; None: nothing. Raises LlamactlError."""
-    if b'"keep_alive"' not in body:
-        return None
-    try:
-        value = _keep_alive_decoder.decode(body.removeprefix(BOM)).keep_alive
+        return _decoder.decode(body)
     except msgspec.ValidationError as error:
-        if "$.keep_alive" not in str(error):
-            return None
-        raise _refuse_keep_alive("it is neither a number nor a text") from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
-    if value is None or value == "":
-        return None
-    try:
-        return parse_keep_alive(value)
-    except ValueError as error:
-        raise _refuse_keep_alive(str(error)) from None
+        raise LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot read body: not a JSON object: {error}") from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        if _may_be_anything(head):
+            return NO_MEMBERS
+        why = explain_json_error(body, error)
+        raise LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot read body: not valid JSON: {why}") from None
 
 
-def _refuse_keep_alive(why: str) -> LlamactlError:
-    return LlamactlError(ErrorCode.INVALID_REQUEST, f'cannot read "keep_alive": {why}', hint='as in 300, "5m", -1 or 0')
+def _may_be_anything(head: RequestHead) -> bool:
+    """Endpoints that take other bodies than JSON name their model in the query."""
+    return b"json" not in head.content_type and bool(head.query and find_query_value(head.query, "model"))
 
 
-def find_scanned_model(head: RequestHead, stream: BodyStream) -> str | None:
-    """As find_model, for a body of which only so much has come."""
-    scanner = stream.scanner
-    named = find_query_value(head.query, "model") if head.query else None
-    if not scanner.is_object and not (named and b"json" not in head.content_type):
-        raise LlamactlError(ErrorCode.INVALID_REQUEST, "cannot read body: not a JSON object")
-    return scanner.find_model() or named
+def find_model(head: RequestHead, members: Members) -> str | None:
+    """The name that a request is for, from its body, else from its query; None: neither has one. Raises
+    LlamactlError for one that is no text.
+    """
+    name = members.read_model()
+    if name is None and head.query:
+        name = find_query_value(head.query, "model")
+    return name
 
 
-def require_model(head: RequestHead, body: bytes, stream: BodyStream | None = None, default: str = "") -> str:
+def require_model(head: RequestHead, members: Members, default: str = "") -> str:
     """As find_model, but a request without a name is one for `default`, or an error that names the cure."""
-    name = (find_model(head, body) if stream is None else find_scanned_model(head, stream)) or default
+    name = find_model(head, members) or default
     if not name:
         raise LlamactlError(ErrorCode.INVALID_REQUEST, "cannot route request: it names no model", hint=_CURE)
     return name
@@ -132,23 +106,6 @@ def is_set(query: bytes, key: str) -> bool:
 
 def decode_path(path: bytes) -> str:
     return unquote(path.decode("ascii"), errors="replace")
-
-
-def _find_json_model(head: RequestHead, body: bytes) -> str | None:
-    body = body.removeprefix(BOM)
-    try:
-        return _decoder.decode(body).model
-    except msgspec.ValidationError as error:
-        if "$.model" in str(error):
-            raise LlamactlError(
-                ErrorCode.INVALID_REQUEST, f'cannot route request: "model" is not a string: {error}'
-            ) from None
-        raise LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot read body: not a JSON object: {error}") from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        if b"json" not in head.content_type and find_query_value(head.query, "model"):
-            return None
-        why = explain_json_error(body, error)
-        raise LlamactlError(ErrorCode.INVALID_REQUEST, f"cannot read body: not valid JSON: {why}") from None
 
 
 def _find_form_field(content_type: bytes, body: bytes, field: bytes) -> str | None:

@@ -7,6 +7,7 @@ that an endpoint that instances gain tomorrow works at once. GET requests that o
 load it: a scrape of metrics must not start a model.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
@@ -18,6 +19,7 @@ from llamactl.front.control import Reply
 from llamactl.front.exchange import Exchange
 from llamactl.front.http.body import HELD_BYTES, BodyStream
 from llamactl.front.http.guard import Guard
+from llamactl.front.http.members import NO_MEMBERS, Members
 from llamactl.front.http.ports import Answering
 from llamactl.front.http.wire import RequestHead
 from llamactl.front.listing import format_model, format_model_list
@@ -27,8 +29,8 @@ from llamactl.front.naming import (
     find_autoload,
     find_model,
     find_query_value,
-    find_scanned_model,
     is_set,
+    read_members,
     require_model,
 )
 from llamactl.front.scrape import Scrape, ScrapeHost
@@ -74,16 +76,17 @@ class _Request:
     body: bytes
     stream: BodyStream | None
 
-    def find_model(self) -> str | None:
-        if self.stream is not None:
-            return find_scanned_model(self.head, self.stream)
-        return find_model(self.head, self.body)
+    def read_members(self) -> Members:
+        return read_members(self.head, self.body, self.stream)
 
-    def require_model(self) -> str:
-        return require_model(self.head, self.body, self.stream, self.front.settings.default_model)
+    def pass_on(self, *, loads: bool, passive: bool = False) -> None:
+        """To the model that it names. Raises LlamactlError where it names none."""
+        members = self.read_members()
+        name = require_model(self.head, members, self.front.settings.default_model)
+        self.pass_on_to(name, members, loads=loads, passive=passive)
 
-    def pass_on(self, name: str, *, loads: bool, passive: bool = False) -> None:
-        _pass_on(self.front, self.client, self.head, self.body, self.stream, name, loads, passive)
+    def pass_on_to(self, name: str, members: Members, *, loads: bool, passive: bool = False) -> None:
+        _pass_on(self.front, self.client, self.head, self.body, self.stream, members, name, loads, passive)
 
 
 def dispatch(
@@ -94,7 +97,8 @@ def dispatch(
     """
     default = front.settings.default_model
     if head.passed_by is front.guard:  # as the last one
-        _pass_on(front, client, head, body, stream, require_model(head, body, stream, default), loads=True)
+        members = read_members(head, body, stream)
+        _pass_on(front, client, head, body, stream, members, require_model(head, members, default), loads=True)
         return
     request = _Request(front, client, head, body, stream)
     path = head.path
@@ -124,12 +128,12 @@ def dispatch(
             return
         if not head.upgrade:
             head.passed_by = front.guard
-        request.pass_on(request.require_model(), loads=True)
+        request.pass_on(loads=True)
     elif path in LOOKUPS:
         if head.method not in _READ:
             _refuse_method(request, _ALLOW_READ)
             return
-        request.pass_on(request.require_model(), loads=False, passive=True)
+        request.pass_on(loads=False, passive=True)
     else:
         _pass_on_other(request)
 
@@ -195,15 +199,15 @@ def _refuse(request: _Request, error: LlamactlError, field: tuple[str, str]) -> 
 
 def _pass_on_other(request: _Request) -> None:
     """A route that neither we nor instances have, as far as we know: a model that runs may say otherwise."""
-    try:
-        name = request.find_model()
-    except LlamactlError:  # what the body is like does not matter then
-        name = None
+    name, members = None, NO_MEMBERS
+    with contextlib.suppress(LlamactlError):  # what the body is like does not matter then
+        members = request.read_members()
+        name = find_model(request.head, members)
     if not name and request.head.method not in _READ:
         name = request.front.settings.default_model
     if not name:
         raise endpoints.refuse_route(decode_path(request.head.path))
-    request.pass_on(name, loads=False)
+    request.pass_on_to(name, members, loads=False)
 
 
 def _pass_on(
@@ -212,6 +216,7 @@ def _pass_on(
     head: RequestHead,
     body: bytes,
     stream: BodyStream | None,
+    members: Members,
     name: str,
     loads: bool,
     passive: bool = False,
@@ -222,7 +227,7 @@ def _pass_on(
     if loads and head.query:
         asked = find_autoload(head.query)
         autoload = autoload if asked is None else asked
-    exchange = Exchange(front, client, head, body, name, autoload, passive, stream)
+    exchange = Exchange(front, client, head, body, members, name, autoload, passive, stream)
     client.begin(exchange)
     exchange.start()
 
@@ -320,7 +325,7 @@ def _require_one(reply: Reply, name: str) -> ModelStatus:
 
 
 def _answer_load(request: _Request) -> None:
-    name = require_model(request.head, request.body)
+    name = require_model(request.head, request.read_members())
     check_length(name)
 
     def load_unless_running(request: _Request, reply: Reply) -> None:
@@ -337,7 +342,7 @@ def _answer_load(request: _Request) -> None:
 
 
 def _answer_unload(request: _Request) -> None:
-    name = require_model(request.head, request.body)
+    name = require_model(request.head, request.read_members())
     check_length(name)
     _ask(request, lambda number: UnloadRequest(id=number, model=name, wait=False), _answer_success)
 

@@ -22,8 +22,6 @@ from llamactl.front.http.connection import ClientConnection
 from llamactl.front.http.guard import Guard
 from llamactl.front.http.hangup import HangupWatch
 from llamactl.front.http.ports import Connection, Handler
-from llamactl.front.http.scan import make_scanner
-from llamactl.front.http.scanner import Scanner
 from llamactl.front.http.upstream import UpstreamPool
 from llamactl.front.http.wire import RequestHead
 from llamactl.front.leasing import LeaseDriver
@@ -160,9 +158,6 @@ class Front:
     @property
     def max_body_bytes(self) -> int:
         return self.settings.max_body_bytes
-
-    def make_scanner(self, content_type: bytes) -> Scanner:
-        return make_scanner(content_type)
 
     def on_connection(self, connection: Connection) -> None:
         self.clients.add(connection)

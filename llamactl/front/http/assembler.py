@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.http.body import HELD_BYTES, BodyStream
 from llamactl.front.http.framing import End, RequestReader
-from llamactl.front.http.scanner import Scanner
+from llamactl.front.http.scan import make_scanner
 from llamactl.front.http.wire import RequestHead
 
 MAX_PIECES = 64
@@ -31,15 +31,13 @@ Assembled = RequestHead | Request | Literal[End.END] | None
 
 
 class Limits(Protocol):
-    """How large bodies may be, at present, and who looks through large ones."""
+    """How large bodies may be, at present."""
 
     @property
     def max_body_bytes(self) -> int: ...
     @property
     def max_held_bytes(self) -> int:
         """Up to which they come as one piece."""
-
-    def make_scanner(self, content_type: bytes) -> Scanner: ...
 
 
 class RequestAssembler:
@@ -155,7 +153,7 @@ class RequestAssembler:
             return None
         head = self.head
         assert head is not None
-        self.stream = BodyStream(self._limits.make_scanner(head.find(b"content-type") or b""), self._hold_back)
+        self.stream = BodyStream(make_scanner(head.find(b"content-type") or b""), self._hold_back)
         pieces, self._pieces = self._pieces, []
         return self._add_to_stream(b"".join(pieces))
 
@@ -166,7 +164,7 @@ class RequestAssembler:
         stream.add(piece)
         if self._handed_over or self._reader.is_complete:  # its end comes next, and brings all of it
             return None
-        if not (stream.scanner.done or stream.scanner.find_model()):
+        if not (stream.scanner.done or stream.scanner.members.read_model()):
             return None
         self._handed_over = True
         return Request(head, b"", stream)

@@ -12,7 +12,7 @@ from typing import BinaryIO, Protocol
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.http.headers import LAST_CHUNK, format_chunk
-from llamactl.front.http.scanner import Scanner
+from llamactl.front.http.scan import Scanner
 
 HELD_BYTES = 96 * 1024
 """Bodies up to this size are collected in memory and then sent in one write, which holds them once more."""

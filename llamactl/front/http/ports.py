@@ -11,7 +11,6 @@ from llamactl.errors import LlamactlError
 from llamactl.front.http.access import RequestRecord
 from llamactl.front.http.body import BodyStream
 from llamactl.front.http.hangup import HangupWatch
-from llamactl.front.http.scanner import Scanner
 from llamactl.front.http.upstream import Upstream
 from llamactl.front.http.wire import RequestHead
 from llamactl.settings import FrontSettings
@@ -115,9 +114,6 @@ class ConnectionHost(Protocol):
     @property
     def leaving(self) -> bool:
         """One of both: no connection is kept for another request."""
-
-    def make_scanner(self, content_type: bytes) -> Scanner:
-        """For a large body of this type."""
 
     def make_record(self, head: RequestHead | None) -> RequestRecord:
         """For a request whose head has been read, or (None) could not be."""

@@ -6,14 +6,12 @@ say. The first `model` counts here, where a JSON decoder takes the last; a body 
 all the same, and it serves but one model.
 """
 
-import contextlib
-import math
 import re
 from enum import Enum, auto
 
 import msgspec
 
-from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.front.http.members import Members
 
 Bytes = bytes | bytearray
 
@@ -25,10 +23,7 @@ _NESTED_REST = re.compile(rb"[^\"{}\[\]]*+")
 _SCALAR_REST = re.compile(rb"[^,}\]\s]*+")
 _BOM = (b"\xef", b"\xbb", b"\xbf")
 _SPACE = re.compile(rb"[ \t\r\n]*+")
-_WANTED = ("model", "stream", "keep_alive")
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
-_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-MAX_KEEP_ALIVE_S = 10 * 365 * 86400.0
+_WANTED = frozenset(Members.__struct_fields__)
 
 
 class _At(Enum):
@@ -47,13 +42,11 @@ class _At(Enum):
 class JsonScanner:
     """Finds the top-level `model`, `stream` and `keep_alive` of a JSON object."""
 
-    __slots__ = ("_at", "_depth", "_escaped", "_key", "_text", "is_object", "keep_alive_s", "model", "stream")
+    __slots__ = ("_at", "_depth", "_escaped", "_key", "_text", "is_object", "members")
 
     def __init__(self) -> None:
-        self.model: object = None
-        """The value as JSON has it, where it is a scalar; None: not found yet, or null."""
-        self.stream = False
-        self.keep_alive_s: float | None = None
+        self.members = Members()
+        """As far as they have come; in place of a list or an object stands an empty one."""
         self.is_object = True
         """False: the body is something else."""
         self._at = _At.START
@@ -70,7 +63,7 @@ class JsonScanner:
         return self._at is _At.END
 
     def feed(self, data: Bytes, end: int | None = None) -> None:
-        """Go on with `data[:end]`, which may change afterwards."""
+        """Go on with `data[:end]`, which may change afterwards. Raises LlamactlError for a bad `keep_alive`."""
         pos = 0
         if end is None:
             end = len(data)
@@ -111,7 +104,7 @@ class JsonScanner:
             self._at = _At.STRING
         elif byte in (b"{", b"["):
             if self._text is not None:
-                self._take_value([] if byte == b"[" else {})
+                self._on_value([] if byte == b"[" else {})
             self._at, self._depth = _At.NESTED, 1
         else:
             self._at = _At.SCALAR
@@ -128,7 +121,7 @@ class JsonScanner:
             self._text += data[start:stop]
             if len(self._text) > MAX_VALUE_BYTES:
                 if self._at is _At.STRING and self._key == "model":  # it will be told that this is too long
-                    self._take_value(self._text.decode("utf-8", "replace"))
+                    self._on_value(self._text.decode("utf-8", "replace"))
                 self._text = None
         if stop == end:
             return stop
@@ -153,7 +146,7 @@ class JsonScanner:
             self._at = _At.COLON
         else:
             if self._key in _WANTED:
-                self._take_value(text)
+                self._on_value(text)
             self._at = _At.KEY
         self._text = None
 
@@ -165,7 +158,7 @@ class JsonScanner:
         if stop == end:
             return stop
         if self._text is not None:
-            self._take_value(_decode(bytes(self._text)))
+            self._on_value(_decode(bytes(self._text)))
             self._text = None
         self._at = _At.END if data[stop] in b"}]" else _At.KEY
         return stop + 1
@@ -186,22 +179,15 @@ class JsonScanner:
                 self._at = _At.KEY
         return pos + 1
 
-    def _take_value(self, value: object) -> None:
+    def _on_value(self, value: object) -> None:
+        members = self.members
         if self._key == "stream":
-            self.stream = value is True
+            members.stream = value
         elif self._key == "keep_alive":
-            with contextlib.suppress(ValueError):  # the body is on its way already
-                self.keep_alive_s = parse_keep_alive(value)
-        elif self.model is None:
-            self.model = value
-
-    def find_model(self) -> str | None:
-        """The name, once it is known. Raises LlamactlError when there is something else in its place."""
-        if self.model is None or self.model == "":
-            return None
-        if not isinstance(self.model, str):
-            raise LlamactlError(ErrorCode.INVALID_REQUEST, 'cannot route request: "model" is not a string')
-        return self.model
+            members.keep_alive = value
+            members.read_keep_alive_s()  # raises what it raises before the body has come to its end
+        elif members.model is None:
+            members.model = value
 
 
 def _find_string_stop(data: Bytes, pos: int, end: int) -> int:
@@ -215,34 +201,6 @@ def _find_string_stop(data: Bytes, pos: int, end: int) -> int:
     return found.end() if found else escape
 
 
-def parse_keep_alive(value: object) -> float:
-    """Seconds of a `keep_alive` as Ollama has it: a number of seconds, or a duration as Go writes it ("5m", "1h30m",
-    "-1m"); negative: for ever. A text that is a number counts as seconds. Raises ValueError.
-    """
-    if isinstance(value, str):
-        text = value.strip()
-        rest = text.lstrip("+-")
-        sign = -1.0 if text.startswith("-") else 1.0
-        parts = _DURATION.findall(rest)
-        if parts and "".join(number + unit for number, unit in parts) == rest:
-            seconds = sign * sum(float(number) * _UNITS_S[unit] for number, unit in parts)
-        else:
-            try:
-                seconds = float(text)
-            except ValueError:
-                raise ValueError(f"{value!r} is no duration") from None
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            seconds = float(value)
-        except OverflowError:  # an integer of hundreds of digits
-            raise ValueError("it is larger than any number of seconds") from None
-    else:
-        raise ValueError("it is neither a number nor a text")
-    if math.isnan(seconds):
-        raise ValueError(f"{value!r} is no duration")
-    return -1.0 if seconds < 0 or seconds > MAX_KEEP_ALIVE_S else seconds
-
-
 def _decode(text: bytes) -> object:
     try:
         value: object = msgspec.json.decode(text)
@@ -254,14 +212,12 @@ def _decode(text: bytes) -> object:
 class FormScanner:
     """Finds the simple field `model` of a multipart form (RFC 7578)."""
 
-    __slots__ = ("_buffer", "_delimiter", "_in_part", "done", "model")
+    __slots__ = ("_buffer", "_delimiter", "_in_part", "done", "members")
 
-    stream = False
-    keep_alive_s = None
     is_object = True
 
     def __init__(self, content_type: bytes) -> None:
-        self.model = ""
+        self.members = Members()
         self._delimiter = find_delimiter(content_type)
         self.done = not self._delimiter
         self._buffer = b""
@@ -293,7 +249,7 @@ class FormScanner:
         end = buffer.find(b"\r\n" + delimiter)
         name = find_field_value(buffer[: end if end >= 0 else None], b"model")
         if name is not None and (end >= 0 or len(name) > MAX_VALUE_BYTES):
-            self.model = name.decode("utf-8", "replace")
+            self.members.model = name.decode("utf-8", "replace")
             self.done = True
         elif end >= 0 or len(buffer) > MAX_VALUE_BYTES + len(delimiter) + 2:
             self._buffer = buffer[max(end, 0) :]
@@ -301,9 +257,6 @@ class FormScanner:
         else:
             return False
         return True
-
-    def find_model(self) -> str | None:
-        return self.model or None
 
 
 def find_delimiter(content_type: bytes) -> bytes:

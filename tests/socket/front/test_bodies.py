@@ -280,9 +280,11 @@ def test_large_body_that_makes_no_sense_ends_its_request_at_both_sides(stage: An
         (b"[" + b"1," * 100_000 + b"1]", "not a JSON object"),
         (b'{"x":"' + b"A" * 200_000 + b'"}', "names no model"),
         (b'{"model":[1],"x":"' + b"A" * 200_000 + b'"}', "not a string"),
+        (b'{"keep_alive":"soon","model":"a","x":"' + b"A" * 200_000 + b'"}', 'cannot read "keep_alive"'),
+        (b'{"model":"a","x":"' + b"A" * 200_000 + b'","keep_alive":"soon"}', 'cannot read "keep_alive"'),
     ],
 )
-def test_large_body_that_names_no_model_is_refused(stage: Any, body: bytes, message: str) -> None:
+def test_large_body_that_names_no_model_or_no_duration_is_refused(stage: Any, body: bytes, message: str) -> None:
     async def scenario(world: Any) -> None:
         client = await world.connect(tcp=True)
         response = await client.post(CHAT, body)

@@ -11,7 +11,6 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.http.assembler import Request, RequestAssembler
 from llamactl.front.http.body import HELD_BYTES
 from llamactl.front.http.framing import END
-from llamactl.front.http.scan import make_scanner
 from llamactl.front.http.wire import RequestHead, WireError
 
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
@@ -21,9 +20,6 @@ class Limits:
     def __init__(self, max_body_bytes: int = 1 << 20) -> None:
         self.max_body_bytes = max_body_bytes
         self.max_held_bytes = min(HELD_BYTES, max_body_bytes)
-
-    def make_scanner(self, content_type: bytes) -> Any:
-        return make_scanner(content_type)
 
 
 class Sink:
@@ -167,7 +163,7 @@ def test_large_body_is_handed_over_once_it_says_its_model_and_its_end_is_told(si
         for event in list_events(assembler):
             if isinstance(event, Request):
                 assert event.stream is not None
-                assert event.stream.scanner.find_model() == "a"
+                assert event.stream.scanner.members.read_model() == "a"
                 event.stream.attach(sink, chunked=False)
             events.append(event)
     assert [type(event) for event in events[:2]] == [RequestHead, Request]
@@ -180,7 +176,7 @@ def test_large_body_that_names_its_model_last_is_handed_over_at_its_end() -> Non
     body = b'{"x":"' + b"A" * (3 * HELD_BYTES) + b'","model":"a"'
     assembler = make_assembler()
     _, request = read(assembler, cut(format_post(body + b"}"), 5000))
-    assert request.stream.scanner.find_model() == "a"
+    assert request.stream.scanner.members.read_model() == "a"
     assert not request.stream.complete or request.stream.received_bytes == len(body) + 1
 
 
@@ -189,7 +185,7 @@ def test_large_body_without_a_model_is_handed_over_whole() -> None:
     assembler = make_assembler()
     _, request = read(assembler, cut(format_post(body), 5000))
     assert request.stream.complete
-    assert request.stream.scanner.find_model() is None
+    assert request.stream.scanner.members.read_model() is None
     request.stream.close()
 
 

@@ -14,7 +14,6 @@ from llamactl.front.http.body import HELD_BYTES, BodyStream
 from llamactl.front.http.connection import ClientConnection
 from llamactl.front.http.connection_state import Phase
 from llamactl.front.http.read_gate import MAX_AHEAD_BYTES
-from llamactl.front.http.scan import make_scanner
 from llamactl.front.http.wire import RequestHead
 from llamactl.settings import FrontSettings
 
@@ -97,9 +96,6 @@ class Host:
 
     def watch(self, *_: Any) -> None: ...
     def forget(self, *_: Any) -> None: ...
-
-    def make_scanner(self, content_type: bytes) -> Any:
-        return make_scanner(content_type)
 
     def make_record(self, head: RequestHead | None) -> RequestRecord:
         return RequestRecord(b"-", b"-" if head is None else head.path, b"id", b"", 0.0)

@@ -5,12 +5,15 @@ import itertools
 import pytest
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.front.http.scan import JsonScanner, parse_keep_alive
+from llamactl.front.http.members import parse_keep_alive
+from llamactl.front.http.scan import JsonScanner
+from llamactl.front.http.wire import parse_request_head
 from llamactl.front.leases import Asked, LeaseTable
-from llamactl.front.naming import find_keep_alive
+from llamactl.front.naming import read_members
 from llamactl.protocol.control_socket import BusyNotice, IdleNotice, LeaseGrant, Recall, RecallAnswer
 
 NAMES = Asked("m")
+HEAD = parse_request_head(b"POST /x?model=m HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,7 @@ def test_what_is_no_duration_is_refused(value: object) -> None:
 
 def test_body_with_a_number_beyond_all_bounds_is_refused() -> None:
     with pytest.raises(LlamactlError, match="keep_alive") as caught:
-        find_keep_alive(b'{"model": "m", "keep_alive": 1' + b"0" * 400 + b"}")
+        read_members(HEAD, b'{"model": "m", "keep_alive": 1' + b"0" * 400 + b"}").read_keep_alive_s()
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
@@ -61,19 +64,25 @@ def test_body_with_a_number_beyond_all_bounds_is_refused() -> None:
     ],
 )
 def test_only_the_top_level_member_counts(body: bytes, seconds: float | None) -> None:
-    assert find_keep_alive(body) == seconds
+    assert read_members(HEAD, body).read_keep_alive_s() == seconds
     if body.startswith(b"{"):
         scanner = JsonScanner()
         for byte in body:
             scanner.feed(bytes([byte]))
-        assert scanner.keep_alive_s == seconds
+        assert scanner.members.read_keep_alive_s() == seconds
 
 
 @pytest.mark.parametrize("body", [b'{"keep_alive": "soon"}', b'{"keep_alive": []}', b'{"keep_alive": true}'])
-def test_nonsense_is_refused_with_what_would_do(body: bytes) -> None:
-    with pytest.raises(LlamactlError, match="keep_alive") as raised:
-        find_keep_alive(body)
-    assert raised.value.code is ErrorCode.INVALID_REQUEST
+def test_nonsense_is_refused_with_what_would_do_however_large_the_body(body: bytes) -> None:
+    def scan() -> None:
+        scanner = JsonScanner()
+        for byte in body:
+            scanner.feed(bytes([byte]))
+
+    for read in (lambda: read_members(HEAD, body).read_keep_alive_s(), scan):
+        with pytest.raises(LlamactlError, match="keep_alive") as raised:
+            read()
+        assert raised.value.code is ErrorCode.INVALID_REQUEST
 
 
 def make_table(**limits: int) -> LeaseTable:

@@ -6,7 +6,7 @@ import pytest
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.http.wire import RequestHead, parse_request_head
-from llamactl.front.naming import find_autoload, find_model, require_model
+from llamactl.front.naming import find_autoload, find_model, read_members, require_model
 
 
 def make_head(target: str = "/v1/chat/completions", content_type: str = "") -> RequestHead:
@@ -42,7 +42,8 @@ FORM = (
     ],
 )
 def test_model_is_found(target: str, content_type: str, body: bytes, name: str | None) -> None:
-    assert find_model(make_head(target, content_type), body) == name
+    head = make_head(target, content_type)
+    assert find_model(head, read_members(head, body)) == name
 
 
 @pytest.mark.parametrize(
@@ -66,19 +67,22 @@ def test_model_is_found(target: str, content_type: str, body: bytes, name: str |
     ],
 )
 def test_body_that_names_no_model_is_refused_with_the_reason(content_type: str, body: bytes, message: str) -> None:
+    def require(head: RequestHead) -> None:
+        require_model(head, read_members(head, body))
+
     with pytest.raises(LlamactlError, match=message) as caught:
-        require_model(make_head("/x", content_type), body)
+        require(make_head("/x", content_type))
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_bad_json_is_refused_even_if_the_query_names_a_model() -> None:
     with pytest.raises(LlamactlError, match="not valid JSON"):
-        find_model(make_head("/x?model=a", "application/json"), b"{")
+        read_members(make_head("/x?model=a", "application/json"), b"{")
 
 
 def test_missing_model_names_the_cure() -> None:
     with pytest.raises(LlamactlError) as caught:
-        require_model(make_head(), b"{}")
+        require_model(make_head(), read_members(make_head(), b"{}"))
     assert '"model": "NAME"' in caught.value.hint
 
 

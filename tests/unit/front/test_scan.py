@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from llamactl.errors import LlamactlError
 from llamactl.front.http.scan import FormScanner, JsonScanner, make_scanner
+from llamactl.front.http.wire import parse_request_head
+from llamactl.front.naming import read_members
 
 NAMES = st.sampled_from(["model", "stream", "models", "mode", "", "x", 'mo"del', "mod\\el", "é", "\ud800"])
 SCALARS = st.one_of(
@@ -50,20 +53,49 @@ def test_scan_finds_what_a_decoder_finds(body: dict[str, Any], cuts: list[int], 
         return
     scanner = scan(text, cuts)
     expected = body.get("model")
-    assert type(scanner.model) is type(expected)
+    assert type(scanner.members.model) is type(expected)
     if not isinstance(expected, (dict, list)):
-        assert scanner.model == expected
-    assert scanner.stream is (body.get("stream") is True)
+        assert scanner.members.model == expected
+    assert scanner.members.wants_stream is (body.get("stream") is True)
     assert scanner.is_object
+
+
+@given(
+    model=SCALARS,
+    stream=SCALARS,
+    keep_alive=st.one_of(SCALARS, st.sampled_from(["5m", "-1", "1h30m", [], {}])),
+    cuts=st.lists(st.integers(0, 80), max_size=4),
+)
+def test_large_body_means_what_a_small_one_does(model: Any, stream: Any, keep_alive: Any, cuts: list[int]) -> None:
+    text = json.dumps({"keep_alive": keep_alive, "model": model, "stream": stream}).encode()
+    head = parse_request_head(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n")
+
+    def read_small() -> Any:
+        members = read_members(head, text)
+        return members.read_keep_alive_s(), members.read_model(), members.wants_stream
+
+    def read_large() -> Any:
+        members = scan(text, cuts).members
+        return members.read_keep_alive_s(), members.read_model(), members.wants_stream
+
+    assert describe(read_small) == describe(read_large)
+
+
+def describe(read: Callable[[], Any]) -> Any:
+    """What it gives, or says."""
+    try:
+        return read()
+    except LlamactlError as error:
+        return str(error)
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=4))
 def test_garbage_is_scanned_alike_however_it_is_cut(body: bytes, cuts: list[int]) -> None:
     for raw in (body, b"{" + body, b'{"a":' + body):
         whole, cut = scan(raw, []), scan(raw, cuts)
-        assert (whole.model, whole.stream, whole.done, whole.is_object) == (
-            cut.model,
-            cut.stream,
+        assert (whole.members.model, whole.members.wants_stream, whole.done, whole.is_object) == (
+            cut.members.model,
+            cut.members.wants_stream,
             cut.done,
             cut.is_object,
         )
@@ -72,12 +104,12 @@ def test_garbage_is_scanned_alike_however_it_is_cut(body: bytes, cuts: list[int]
 def test_model_is_known_before_the_rest_has_come() -> None:
     scanner = JsonScanner()
     scanner.feed(b'{"messages":[{"model":"no","content":"]}\\""}],"model":"ye')
-    assert scanner.find_model() is None
+    assert scanner.members.read_model() is None
     scanner.feed(b's"')
-    assert scanner.find_model() == "yes"
+    assert scanner.members.read_model() == "yes"
     assert not scanner.done
     scanner.feed(b',"stream":true,"image":"' + b"A" * 100_000)
-    assert scanner.stream
+    assert scanner.members.wants_stream
 
 
 @pytest.mark.parametrize("body", [b"[1]", b'"model"', b"  7", b"\xff"])
@@ -92,7 +124,7 @@ def test_model_that_is_no_string_is_an_error(value: bytes) -> None:
     scanner = JsonScanner()
     scanner.feed(b'{"model":' + value)
     with pytest.raises(LlamactlError, match="not a string"):
-        scanner.find_model()
+        scanner.members.read_model()
 
 
 PARTS = (
@@ -110,12 +142,12 @@ def test_form_field_is_found_however_the_form_is_cut(cuts: list[int]) -> None:
     for start, stop in itertools.pairwise(places):
         scanner.feed(PARTS[start:stop])
         assert len(scanner._buffer) < 20_100
-    assert scanner.find_model() == "whisper"
+    assert scanner.members.read_model() == "whisper"
 
 
 def test_form_without_the_field_ends_without_a_name() -> None:
     scanner = FormScanner(b"multipart/form-data; boundary=c")
     scanner.feed(PARTS)
-    assert scanner.find_model() is None
+    assert scanner.members.read_model() is None
     scanner = FormScanner(b"multipart/form-data")
     assert scanner.done
