@@ -341,7 +341,7 @@ class Generator:
                 token = sampled
             sequence.n_generated += 1
             if self.vocabulary.is_end(token):
-                self._finish(sequence, FinishReason.STOP, "", deliveries)
+                self._finish(sequence, FinishReason.STOP, "", deliveries, self.vocabulary.text_of(token))
                 continue
             sequence.tokens.append(token)
             sequence.held_tokens.append(token)
@@ -385,7 +385,9 @@ class Generator:
             sequence.held_infos.append(self._probabilities.describe(sampled.probs))
         return sampled.token
 
-    def _finish(self, sequence: Sequence, reason: FinishReason, text: str, deliveries: Deliveries) -> None:
+    def _finish(
+        self, sequence: Sequence, reason: FinishReason, text: str, deliveries: Deliveries, end_text: str = ""
+    ) -> None:
         if not sequence.text.has_ended:
             text += sequence.text.finish()
         else:
@@ -402,6 +404,7 @@ class Generator:
             sequence.text.stopped_by,
             sequence.slot,
             reason is FinishReason.LENGTH and len(sequence.tokens) >= self.n_ctx,
+            end_text,
         )
         deliveries.append((sequence.job, event))
         self._end(sequence)

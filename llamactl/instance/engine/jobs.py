@@ -132,6 +132,8 @@ class FinishEvent:
     slot: int = -1
     truncated: bool = False
     """The end of the context was its end."""
+    end_text: str = ""
+    """How templates write the token with which the model has ended. It is no part of the text."""
 
 
 @dataclass(frozen=True)

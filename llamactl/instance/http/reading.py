@@ -72,6 +72,8 @@ class ParsingReader:
         """Calls of which no arguments have come: their names may not be whole."""
         self._in_call = False
         self._next_s = 0.0
+        self.has_failed = False
+        """At its end the answer was in no form that the parser knows."""
 
     def read(self, event: TextEvent) -> Sequence[Delta]:
         self._text += event.text
@@ -79,10 +81,7 @@ class ParsingReader:
         if not event.text or self._pace.clock() < self._next_s:
             return []
         started_s = self._pace.cost_clock()
-        try:
-            deltas = self._feed(is_partial=True)
-        except ParseError:
-            deltas = []  # it may understand more of it later
+        deltas = self._try_partial()
         self._next_s = self._pace.clock() + self._pace.choose_pause_s(self._pace.cost_clock() - started_s)
         return deltas
 
@@ -92,9 +91,16 @@ class ParsingReader:
         try:
             if self._n_fed < len(self._text):
                 deltas += self._try_partial()
-            deltas += self._feed(is_partial=False)
+            try:
+                deltas += self._feed(is_partial=False)
+            except ParseError:
+                if not finish.end_text:
+                    raise
+                # Some formats end with it. What they make of it is told, but it is no text of its own.
+                deltas += self._feed(finish.end_text, is_partial=False)
             deltas += self._take_heads()
         except ParseError:
+            self.has_failed = True
             self._heads.clear()
             rest = self._text[self._n_told :]
             was_cut = finish.reason is FinishReason.LENGTH and self._in_call
@@ -107,14 +113,14 @@ class ParsingReader:
     def _try_partial(self) -> list[Delta]:
         """What can be told of an answer that may turn out not to be in its form."""
         try:
-            return list(self._feed(is_partial=True))
+            return self._feed(is_partial=True)
         except ParseError:
             return []
 
-    def _feed(self, *, is_partial: bool) -> Sequence[Delta]:
+    def _feed(self, end_text: str = "", *, is_partial: bool) -> list[Delta]:
         n_before, self._n_fed = self._n_fed, len(self._text)
         deltas: list[Delta] = []
-        for parsed in self._parser.feed(self._text[n_before:], is_partial)[0]:
+        for parsed in self._parser.feed(self._text[n_before:] + end_text, is_partial)[0]:
             deltas += self._tell(parsed, n_before)
         return self._add_infos(deltas, is_last=False)
 
