@@ -127,6 +127,7 @@ class GenerationBody(SamplingBody, frozen=True, kw_only=True):
     n: int | None = None
     n_cmpl: int | None = None
     n_keep: int | None = None
+    n_discard: int | None = None
     id_slot: int | None = None
     lora: list[Any] | None = None
     stop: str | list[str] | None = None

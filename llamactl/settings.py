@@ -115,6 +115,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Whether llama.cpp may use its extra buffer types (AMX, repacked weights)."""
     swa_full: bool = False
     """Whether layers with a sliding window keep all of the context instead of the window."""
+    context_shift: bool = False
+    """Whether an answer whose context is full goes on without a part of what it has read."""
     fit: bool = True
     """Whether context and layers that are not set are fitted to the free memory."""
     fit_ctx: int = 4096

@@ -214,6 +214,13 @@ MODEL_KEYS: tuple[ModelKey, ...] = (
         measured=AGAIN,
     ),
     ModelKey(
+        "context_shift",
+        BOOLEAN,
+        "An answer goes on when the context is full, without the older half of what it has read (see below).",
+        applies=NEXT_LOAD,
+        measured=KEPT,
+    ),
+    ModelKey(
         "fit",
         BOOLEAN,
         "Fit context and layers that are not set to the memory that is free.",

@@ -225,6 +225,7 @@ class Instance:
         from llamactl.instance.engine.generate import Generator
         from llamactl.instance.engine.media import Encoder, MediaReader
         from llamactl.instance.engine.media_steps import MediaSteps
+        from llamactl.instance.engine.shift import choose_context_shift
         from llamactl.instance.http.media_prompts import MediaPrompts
         from llamactl.instance.http.parameters import choose_defaults
         from llamactl.instance.http.service import Service
@@ -238,12 +239,12 @@ class Instance:
         pooling = names.get(int(llama.llama_pooling_type(loaded.context)), "none")
         worker: Generator | Embedder
         if loaded.embeds:
-            n_values = loaded.facts.n_embd
-            if pooling == "rank":
-                n_values = llama.llama_model_n_cls_out(loaded.model.pointer)
+            ranks = pooling == "rank"
+            n_values = llama.llama_model_n_cls_out(loaded.model.pointer) if ranks else loaded.facts.n_embd
             worker = Embedder(loaded.context, n_values, settings.parallel, n_step, pooling)
         else:
             worker = Generator(loaded.context, vocabulary, loaded.traits, settings.parallel, n_ctx, n_step)
+            worker.shift = choose_context_shift(settings, loaded)
             if loaded.projector is not None:
                 self._encoder = Encoder(MediaReader(loaded.projector, n_step), lambda: engine.wake())
                 worker.media = MediaSteps(loaded.context, self._encoder, n_step)

@@ -35,7 +35,12 @@ _OPTIONS = (
     ("reasoning_budget", "--reasoning-budget"),
     ("chat_template_kwargs", "--chat-template-kwargs"),
 )
-_SWITCHES = (("mmap", False, "--no-mmap"), ("repack", False, "--no-repack"), ("swa_full", True, "--swa-full"))
+_SWITCHES = (
+    ("mmap", False, "--no-mmap"),
+    ("repack", False, "--no-repack"),
+    ("swa_full", True, "--swa-full"),
+    ("context_shift", True, "--context-shift"),
+)
 _DEFAULTS = ModelSettings(name="", path="")
 
 

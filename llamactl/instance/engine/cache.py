@@ -83,7 +83,9 @@ class PrefixCache:
         return prefix
 
     def leave(self, prefix: Prefix) -> None:
-        """What it holds stays for the next request that begins alike."""
+        """What it holds stays for the next request that begins alike, but for what has been moved."""
+        if prefix.moved_from is not None:
+            self.cut(prefix, prefix.moved_from if self._traits.prefix_is_cuttable else 0)
         prefix.busy = False
         self._move(prefix, prefix.home)
 
@@ -110,6 +112,25 @@ class PrefixCache:
             llama.llama_memory_seq_rm(self._memory, prefix.id, -1, -1)
             length = 0
         self._cells.cut(prefix, length)
+
+    def shift(self, prefix: Prefix, n_keep: int, n_discard: int) -> None:
+        """Gives up the `n_discard` tokens behind the first `n_keep` and moves up those behind them.
+
+        A cell that is moved is moved for all that hold it: idle ones give up what they hold there. If a busy one holds
+        any, or llama.cpp cannot do it, no more than the first `n_keep` stay.
+        """
+        end = n_keep + n_discard
+        sharers = self._cells.list_sharers(prefix, end)
+        if any(other.busy for other in sharers):
+            self.cut(prefix, n_keep)
+            return
+        for other in sharers:
+            self.cut(other, end)
+        if not llama.llama_memory_seq_rm(self._memory, prefix.id, n_keep, end):
+            self.cut(prefix, 0)
+            return
+        llama.llama_memory_seq_add(self._memory, prefix.id, end, -1, -n_discard)
+        self._cells.shift(prefix, n_keep, n_discard)
 
     def _count_positions(self, prefix: Prefix, length: int) -> int:
         """Of its first `length` tokens; but for pictures with M-RoPE, each has one."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.cache import PrefixCache
+from llamactl.instance.engine.ends import is_at_end, is_at_limit
 from llamactl.instance.engine.engine import EngineBroken, explain_decode
 from llamactl.instance.engine.grammars import GrammarError
 from llamactl.instance.engine.jobs import (
@@ -32,6 +33,7 @@ from llamactl.instance.engine.prefixes import Prefix
 from llamactl.instance.engine.probabilities import Probabilities
 from llamactl.instance.engine.sampling import SamplerChain, TokenProbs
 from llamactl.instance.engine.sequence import Sequence
+from llamactl.instance.engine.shift import ContextShift
 from llamactl.instance.engine.stats import Load, Stats
 from llamactl.instance.engine.text import TextStream
 from llamactl.instance.llama.batch import Batch
@@ -55,6 +57,8 @@ class Generator:
     n_batch: int
     media: MediaSteps | None = None
     """None: the model reads text alone."""
+    shift: ContextShift | None = None
+    """None: an answer ends where its context is full."""
     _waiting: deque[Sequence] = field(default_factory=deque)
     _running: list[Sequence] = field(default_factory=list)
     """In order of arrival."""
@@ -121,6 +125,8 @@ class Generator:
             news, self._news = self._news, []
             return news
         n_encoded = 0 if self.media is None else self.media.n_encoded
+        if self.shift is not None:
+            self.shift.apply(self._running, self.cache)
         self._make_room()
         # Before the text of the same step: only after that logits are read.
         is_media_decoded, failed = self._decode_media()
@@ -344,11 +350,12 @@ class Generator:
                 self._finish(sequence, FinishReason.STOP, "", deliveries, self.vocabulary.text_of(token))
                 continue
             sequence.tokens.append(token)
+            sequence.generated.append(token)
             sequence.held_tokens.append(token)
             text = sequence.text.feed(self._read_piece(sequence, token))
             if sequence.text.stopped_by is not None:
                 self._finish(sequence, FinishReason.STOP, text, deliveries)
-            elif self._is_at_limit(sequence, text, now_s):
+            elif is_at_limit(sequence, text, now_s, self.n_ctx, self.shift):
                 self._finish(sequence, FinishReason.LENGTH, text, deliveries)
             elif text:
                 deliveries.append((sequence.job, sequence.take_text(text, now_s)))
@@ -357,18 +364,6 @@ class Generator:
     def _read_piece(self, sequence: Sequence, token: int) -> bytes:
         request = sequence.request
         return self.vocabulary.piece(token, special=request.special_text or token in request.shown_tokens)
-
-    def _is_at_limit(self, sequence: Sequence, text: str, now_s: float) -> bool:
-        request = sequence.request
-        if sequence.n_generated == request.max_tokens or len(sequence.tokens) >= self.n_ctx:
-            return True
-        if (
-            request.max_predict_s is not None
-            and now_s - sequence.first_token_s > request.max_predict_s
-            and "\n" in text
-        ):
-            return True
-        return sequence.text.is_dedented
 
     def _sample_closely(self, sequence: Sequence, deliveries: Deliveries) -> int | None:
         """The next token of a request with a grammar or with probabilities. None: the sequence has ended."""
@@ -403,7 +398,7 @@ class Generator:
             sequence.measure_timings(now_s),
             sequence.text.stopped_by,
             sequence.slot,
-            reason is FinishReason.LENGTH and len(sequence.tokens) >= self.n_ctx,
+            sequence.is_shifted or (reason is FinishReason.LENGTH and is_at_end(sequence, self.n_ctx, self.shift)),
             end_text,
         )
         deliveries.append((sequence.job, event))

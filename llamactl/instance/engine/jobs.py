@@ -37,6 +37,10 @@ class GenerationRequest:
     """A line after the first that is indented less ends the text."""
     max_predict_s: float | None = None
     """The first new line after it ends the text."""
+    n_keep: int = 0
+    """Of the prompt, so many tokens stay when the context is full and shifts; below 0: all."""
+    n_discard: int = 0
+    """So many go then; 0: half of those that may."""
     cache_prompt: bool = True
     slot: int | None = None
     """It waits for this one of the slots; None: for any."""
@@ -131,7 +135,7 @@ class FinishEvent:
     stopped_by: str | None = None
     slot: int = -1
     truncated: bool = False
-    """The end of the context was its end."""
+    """The end of the context was its end, or a part of its text was given up for it to go on."""
     end_text: str = ""
     """How templates write the token with which the model has ended. It is no part of the text."""
 

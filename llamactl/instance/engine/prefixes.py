@@ -20,6 +20,9 @@ MIN_WORTH = 16
 """To keep fewer tokens is worth no trouble."""
 MIN_CUT = 64
 """So many cells are given up at once, so that not each step must give up one."""
+MOVED = -1
+"""In place of a token whose cell has been moved: it was read behind others that are gone, so no prompt begins like it.
+"""
 _STRIDE = 256
 
 
@@ -43,6 +46,8 @@ class Prefix:
     """In the memory of the context, in order."""
     runs: list[Run] = field(default_factory=list)
     """The cells of these tokens, in order."""
+    moved_from: int | None = None
+    """From here on tokens were moved; None: none were."""
     busy: bool = False
     last_used: int = 0
     """Which request used it last, counted from the first one on."""
@@ -91,12 +96,11 @@ class Cells:
     def cut(self, prefix: Prefix, length: int) -> None:
         """It holds its first `length` tokens and no more."""
         n_whole = self._split(prefix, length)
-        for run in prefix.runs[n_whole:]:
-            run.n_holders -= 1
-            if not run.n_holders:
-                self.n_used -= run.length
+        self._release(prefix.runs[n_whole:])
         del prefix.runs[n_whole:]
         del prefix.tokens[length:]
+        if prefix.moved_from is not None and length <= prefix.moved_from:
+            prefix.moved_from = None
 
     def copy(self, donor: Prefix, prefix: Prefix, length: int) -> None:
         """`prefix`, which is empty, holds the first `length` cells of `donor` as well."""
@@ -106,11 +110,35 @@ class Cells:
         for run in prefix.runs:
             run.n_holders += 1
 
+    def shift(self, prefix: Prefix, n_keep: int, n_discard: int) -> None:
+        """Behind its first `n_keep` tokens it no longer holds the next `n_discard`; those behind them have moved up."""
+        end = n_keep + n_discard
+        first, last = self._split(prefix, n_keep), self._split(prefix, end)
+        self._release(prefix.runs[first:last])
+        del prefix.runs[first:last]
+        prefix.tokens[n_keep:] = [MOVED] * (len(prefix.tokens) - end)
+        prefix.moved_from = n_keep
+
+    def list_sharers(self, prefix: Prefix, start: int) -> list[Prefix]:
+        """Which others hold a cell of what it holds from `start` on."""
+        index = self._split(prefix, start)
+        if index == len(prefix.runs):
+            return []
+        run = prefix.runs[index]  # whoever holds a later one holds this one, too
+        return [other for other in self.prefixes if other is not prefix and run in other.runs]
+
     def clear(self) -> None:
         """Nobody holds anything."""
         for prefix in self.prefixes:
             prefix.id, prefix.tokens, prefix.runs, prefix.busy = prefix.home, [], [], False
+            prefix.moved_from = None
         self.n_used = 0
+
+    def _release(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            run.n_holders -= 1
+            if not run.n_holders:
+                self.n_used -= run.length
 
     def _split(self, prefix: Prefix, length: int) -> int:
         """Lets a run end at `length`, for all that share it. Returns how many runs that are."""

@@ -23,7 +23,7 @@ class Sequence:
     job: Job
     request: GenerationRequest
     tokens: list[int]
-    """The prompt and what was generated."""
+    """The prompt and what was generated, less what a shift of the context has left out."""
     text: TextStream
     chain: SamplerChain
     prefix: Prefix | None = None
@@ -41,6 +41,9 @@ class Sequence:
     """Of the running step, the token from whose logits the next one is drawn; -1: none yet."""
     probe_index: int = -1
     """Likewise, the token from whose logits the probability of the prompt's next one is read."""
+    generated: list[int] = field(default_factory=list)
+    is_shifted: bool = False
+    """Whether its context was full, and a part of `tokens` left out."""
     held_tokens: list[int] = field(default_factory=list)
     """Generated since the last text that went out."""
     held_infos: list[TokenInfo] = field(default_factory=list)

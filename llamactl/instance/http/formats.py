@@ -15,7 +15,15 @@ import msgspec
 from llamactl.bodies import RerankBody
 from llamactl.endpoints import format_http_error
 from llamactl.errors import LlamactlError
-from llamactl.instance.engine.jobs import FinishEvent, FinishReason, ProgressEvent, TextEvent, Timings, TokenInfo
+from llamactl.instance.engine.jobs import (
+    FinishEvent,
+    FinishReason,
+    GenerationRequest,
+    ProgressEvent,
+    TextEvent,
+    Timings,
+    TokenInfo,
+)
 from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.http.deltas import PlainReader, Reader
 from llamactl.instance.http.pieces import TextPlaces, name_piece
@@ -140,6 +148,18 @@ def format_sampling(params: SamplingParams) -> dict[str, Any]:
     shown = msgspec.structs.asdict(params)
     shown["logit_bias"] = [{"token": token, "bias": max(bias, _LOWEST)} for token, bias in params.logit_bias.items()]
     return {**shown, "seed": -1 if params.seed is None else params.seed}
+
+
+def format_params(request: GenerationRequest) -> dict[str, Any]:
+    """What a request asks for, as the same three show it."""
+    n_predict = -1 if request.max_tokens is None else request.max_tokens
+    return {
+        **format_sampling(request.sampling),
+        "n_predict": n_predict,
+        "max_tokens": n_predict,
+        "n_keep": request.n_keep,
+        "n_discard": request.n_discard,
+    }
 
 
 def format_progress(event: ProgressEvent) -> dict[str, Any]:

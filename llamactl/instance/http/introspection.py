@@ -15,7 +15,7 @@ from llamactl.instance.engine.places import keep_text
 from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.engine.sequence import Sequence
 from llamactl.instance.engine.stats import Load, Stats
-from llamactl.instance.http.formats import format_sampling
+from llamactl.instance.http.formats import format_params
 from llamactl.instance.http.service import Service
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -78,12 +78,7 @@ def _choose_defaults(service: Service) -> SamplingParams:
 
 def _format_defaults(service: Service) -> dict[str, Any]:
     limit = service.settings.n_predict
-    return _format_params(_choose_defaults(service), None if limit < 0 else limit)
-
-
-def _format_params(sampling: SamplingParams, max_tokens: int | None) -> dict[str, Any]:
-    n_predict = -1 if max_tokens is None else max_tokens
-    return {**format_sampling(sampling), "n_predict": n_predict, "max_tokens": n_predict}
+    return format_params(GenerationRequest([], _choose_defaults(service), None if limit < 0 else limit))
 
 
 def format_slots(service: Service) -> list[dict[str, Any]]:
@@ -123,7 +118,7 @@ def _format_slot(
         "n_prompt_tokens": n_prompt,
         "n_prompt_tokens_processed": max(0, min(sequence.n_past, n_prompt) - sequence.n_cached),
         "n_prompt_tokens_cache": sequence.n_cached,
-        "params": _format_params(request.sampling, request.max_tokens),
+        "params": format_params(request),
         "next_token": [
             {
                 "has_next_token": True,
@@ -133,9 +128,8 @@ def _format_slot(
         ],
     }
     if service.settings.show_prompts:
-        tokens = list(sequence.tokens)
-        entry["prompt"] = service.vocabulary.detokenize(keep_text(tokens[:n_prompt]))
-        entry["generated"] = service.vocabulary.detokenize(tokens[n_prompt:])
+        entry["prompt"] = service.vocabulary.detokenize(keep_text(request.prompt))
+        entry["generated"] = service.vocabulary.detokenize(list(sequence.generated))
     else:
         _hide_texts(entry["params"])
     return entry
@@ -150,7 +144,7 @@ def _format_idle(service: Service, job: Job | None, n_tokens: int) -> dict[str, 
             "n_prompt_tokens": n_tokens,
             "n_prompt_tokens_processed": 0,
             "n_prompt_tokens_cache": 0,
-            "params": _format_params(job.request.sampling, job.request.max_tokens),
+            "params": format_params(job.request),
         }
         if not service.settings.show_prompts:
             _hide_texts(entry["params"])

@@ -196,6 +196,15 @@ def choose_slot(body: GenerationBody, n_slots: int) -> int | None:
     return body.id_slot if body.id_slot is not None and 0 <= body.id_slot < n_slots else None
 
 
+def choose_shift(body: GenerationBody) -> tuple[int, int]:
+    """`n_keep` and `n_discard`, for when the context is full; -1 keeps all of the prompt, 0 gives up a half."""
+    for name, least in (("n_keep", -1), ("n_discard", 0)):
+        value: int | None = getattr(body, name)
+        if value is not None and not least <= value <= _INT32_MAX:
+            raise refuse(f"cannot use `{name}`: {value} is out of range, from {least} on")
+    return body.n_keep or 0, body.n_discard or 0
+
+
 def choose_quiet_s(body: GenerationBody) -> float | None:
     """After how long without an event a stream gets a comment; None: never, as llama-server's -1 says."""
     interval_s = body.sse_ping_interval

@@ -46,7 +46,7 @@ from llamactl.instance.engine.media import Span
 from llamactl.instance.engine.places import keep_text
 from llamactl.instance.engine.sampling import needs_preparation, prepare_samplers
 from llamactl.instance.http.chats import ChatPlan, ChatPlanner, make_apply_request
-from llamactl.instance.http.formats import Frame, format_sampling
+from llamactl.instance.http.formats import Frame, format_params
 from llamactl.instance.http.grammar_check import GrammarDesk
 from llamactl.instance.http.media_prompts import MediaPrompts
 from llamactl.instance.http.numbers import NumberWatch
@@ -58,6 +58,7 @@ from llamactl.instance.http.parameters import (
     choose_n_top,
     choose_sampling,
     choose_schema,
+    choose_shift,
     choose_slot,
     choose_stops,
 )
@@ -282,6 +283,7 @@ class Service:
             rules = rules.replace_grammar(grammar, waits=body.grammar is None)
         mailbox = Mailbox()
         n_top = choose_n_top(body)
+        n_keep, n_discard = choose_shift(body)
         wants_prompt_probs = bool(echoes) and n_top is not None
         jobs = []
         for index in range(len(prompts) * n):
@@ -295,6 +297,8 @@ class Service:
                 min_indent=max(0, body.n_indent or 0),
                 max_predict_s=max(0.0, body.t_max_predict_ms or 0.0) / 1e3 or None,
                 slot=choose_slot(body, self.settings.parallel),
+                n_keep=n_keep,
+                n_discard=n_discard,
                 cache_prompt=body.cache_prompt is not False and not wants_prompt_probs,
                 media=media[index // n] if media else {},
                 wants_timings=bool(body.timings_per_token),
@@ -329,10 +333,8 @@ class Service:
         """What llama-server's own answers tell of their request."""
         request = job.request
         assert isinstance(request, GenerationRequest)
-        n_predict = -1 if request.max_tokens is None else request.max_tokens
-        more = {"n_predict": n_predict, "max_tokens": n_predict, "stop": request.stops}
         return {
-            "generation_settings": {**format_sampling(request.sampling), **more},
+            "generation_settings": {**format_params(request), "stop": request.stops},
             "prompt": self._show(request.prompt),
         }
 

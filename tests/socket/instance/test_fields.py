@@ -95,6 +95,8 @@ SCHEMA = {"type": "string", "maxLength": 1}
 BEGUN = [*MESSAGES, {"role": "assistant", "content": "Hel"}]
 TWO_LINES = 'root ::= "a\\n" "b\\n" "c\\n"'
 STREAM = {"stream": True}
+FULL = {"prompt": "hello " * 80, "n_predict": 48, "response_fields": ["content"]}
+"""More than the context holds."""
 SPOKEN = {"n_probs": 2, "temperature": 1, "seed": 1}
 
 EFFECTS: dict[tuple[str, str], tuple[Any, dict[str, Any]] | tuple[Any, dict[str, Any], str]] = {
@@ -110,6 +112,8 @@ EFFECTS: dict[tuple[str, str], tuple[Any, dict[str, Any]] | tuple[Any, dict[str,
     ("Every generation", "n_cmpl"): (2, {}),
     ("Every generation", "stop"): (["x"], {}),
     ("Every generation", "ignore_eos"): (False, {}),
+    ("Every generation", "n_keep"): (-1, {**FULL}),
+    ("Every generation", "n_discard"): (7, {**FULL}),
     ("Every generation", "cache_prompt"): (True, {}),
     ("Every generation", "id_slot"): (2, {}),
     ("Every generation", "return_progress"): (True, STREAM),
@@ -216,7 +220,9 @@ def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Chi
     scores = write_embedding_model(directory / "scores.gguf", pooling=gguf.PoolingType.RANK)
     small: dict[str, Any] = {"threads": 1, "batch": 128, "ubatch": 128, "parallel": 4}
     models = {
-        "text": ModelSettings(name="text", path=str(text), ctx=512, chat_template=TEMPLATE, **small),
+        "text": ModelSettings(
+            name="text", path=str(text), ctx=512, chat_template=TEMPLATE, context_shift=True, **small
+        ),
         "vectors": ModelSettings(name="vectors", path=str(vectors), **small),
         "scores": ModelSettings(name="scores", path=str(scores), **small),
     }
@@ -310,7 +316,7 @@ def test_field_that_is_refused_is_named(children: dict[str, Child], claim: Claim
 def test_field_that_is_ignored_may_be_anything_and_changes_nothing(children: dict[str, Child], claim: Claim) -> None:
     group = GROUPS[claim.group]
     _, plain = ask(children, group.path, group.base)
-    for value in JUNK if claim.field != "n_keep" else (0, -1, 5):
+    for value in JUNK:
         status, answer = ask(children, group.path, {**group.base, claim.field: value})
         assert status == 200, answer
         assert keep_stable(answer) == keep_stable(plain)

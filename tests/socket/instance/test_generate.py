@@ -7,34 +7,22 @@ llama.cpp says in a plain loop over llama_decode with nothing shared.
 import codecs
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from llamactl.child.orders import ChildEnvironment
 from llamactl.instance.engine.engine import EngineBroken
-from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.jobs import (
-    FailureEvent,
-    FinishEvent,
     FinishReason,
-    GenerationRequest,
     Job,
-    TextEvent,
-    TokenInfo,
 )
 from llamactl.instance.engine.sampling import SamplingParams, needs_preparation, prepare_samplers
 from llamactl.instance.llama.batch import Batch
 from llamactl.instance.llama.library import llama
-from llamactl.instance.llama.loading import Loaded, load
-from llamactl.instance.llama.model import Vocabulary
-from llamactl.protocol.report_socket import ChildRole
-from llamactl.settings import ModelSettings
+from llamactl.instance.llama.loading import Loaded
+from tests.socket.instance.stepped import GREEDY, N_CTX, Bench, load_tiny
 
-N_CTX = 256
-GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 PROMPTS = [
     "hello",
     "the quick brown fox",
@@ -47,74 +35,12 @@ PROMPTS = [
 ]
 
 
-def load_tiny(path: Path, *, parallel: int, n_ctx: int) -> Loaded:
-    settings = ModelSettings(name="tiny", path=str(path), ctx=n_ctx, parallel=parallel, threads=1, ubatch=64)
-    environment = ChildEnvironment(
-        role=ChildRole.SERVE, model="tiny", settings=settings, generation="", socket=None, report=Path("/nowhere")
-    )
-    return load(environment, lambda stage: None, lambda fraction: None, lambda: False)
-
-
 @pytest.fixture(scope="module")
 def loaded(tiny: Path) -> Iterator[Loaded]:
     model = load_tiny(tiny, parallel=4, n_ctx=N_CTX)
     yield model
     llama.llama_free(model.context)
     model.model.close()
-
-
-@dataclass
-class Result:
-    text: str
-    finish: FinishEvent | None
-    failure: FailureEvent | None
-    infos: list[TokenInfo] = field(default_factory=list)
-
-
-class Bench:
-    """A fresh Generator on the shared context."""
-
-    def __init__(self, loaded: Loaded) -> None:
-        self.vocabulary: Vocabulary = loaded.model.vocabulary
-        self.generator = Generator(loaded.context, self.vocabulary, loaded.traits, 4, N_CTX, 64)
-        self.generator.abandon()
-        self.results: dict[Job, Result] = {}
-
-    def submit(self, prompt: str | list[int], n: int = 24, sampling: SamplingParams = GREEDY, **more: object) -> Job:
-        tokens = self.vocabulary.tokenize_prompt(prompt) if isinstance(prompt, str) else prompt
-        request = GenerationRequest(prompt=tokens, sampling=sampling, max_tokens=n, special_text=True, **more)  # type: ignore[arg-type]
-        job = Job(request)
-        self.results[job] = Result("", None, None)
-        self.generator.accept(job)
-        return job
-
-    def step(self, times: int = 1) -> None:
-        for _ in range(times):
-            for job, event in self.generator.step():
-                result = self.results[job]
-                assert result.finish is None, "an event after the end"
-                if isinstance(event, TextEvent):
-                    result.text += event.text
-                    result.infos += event.infos
-                elif isinstance(event, FinishEvent):
-                    result.finish = event
-                elif isinstance(event, FailureEvent):
-                    result.failure = event
-            self.check()
-
-    def check(self) -> None:
-        """What the slots claim to hold is what llama.cpp holds."""
-        memory = llama.llama_get_memory(self.generator.context)
-        for prefix in self.generator.cache.prefixes:
-            assert llama.llama_memory_seq_pos_max(memory, prefix.id) == len(prefix.tokens) - 1
-        assert self.generator.cache.n_used <= N_CTX
-
-    def run(self, limit: int = 2000) -> None:
-        for _ in range(limit):
-            if not self.generator.has_work():
-                return
-            self.step()
-        raise AssertionError("the generator does not come to an end")
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_answers_of_keys_are_these() -> None:
     assert at_once == {"aliases", "pin", "priority", "idle_timeout", "sleep_after", "unlisted", "tags"}
     kept = {key.name for key in MODEL_KEYS if key.measured is Measured.KEPT and key.applies is Applies.NEXT_LOAD}
     template = {"chat_template", "chat_template_file", "chat_template_kwargs", "reasoning", "reasoning_budget"}
-    assert kept == {*template, "sampling", "seed", "n_predict", "show_prompts"}
+    assert kept == {*template, "sampling", "seed", "n_predict", "context_shift", "media_path", "show_prompts"}
     assert {key.name for key in MODEL_KEYS if key.measured is Measured.IF_FAILED} == {"extra"}
     assert {key.name for key in MODEL_KEYS} - {key.name for key in DEFAULT_KEYS} == {
         "path",

@@ -102,6 +102,7 @@ def test_model_keys(tree: Tree) -> None:
         n_predict = 100
         tags = ["chat", "german", "chat"]
         swa_full = true
+        context_shift = true
         chat_template_kwargs = { preserve_thinking = true, n = [1, 2.5, { a = "b" }] }
         pooling = "mean"
         pin = true
@@ -144,6 +145,7 @@ def test_model_keys(tree: Tree) -> None:
         n_predict=100,
         tags=("chat", "german"),
         swa_full=True,
+        context_shift=True,
         chat_template_kwargs={"preserve_thinking": True, "n": [1, 2.5, {"a": "b"}]},
         pooling="mean",
         pin=True,

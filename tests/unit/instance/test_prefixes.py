@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from llamactl.instance.engine.prefixes import (
     MIN_CUT,
+    MOVED,
     Cells,
     Cut,
     Place,
@@ -193,7 +194,9 @@ def test_cells_that_only_idle_prefixes_share_can_be_had() -> None:
 # --- the books --------------------------------------------------------------------------------------
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["extend", "cut", "copy"]), st.integers(0, 3), st.integers(0, 3), st.integers(0, 8)),
+    st.tuples(
+        st.sampled_from(["extend", "cut", "copy", "shift"]), st.integers(0, 3), st.integers(0, 3), st.integers(0, 8)
+    ),
     max_size=40,
 )
 
@@ -215,13 +218,40 @@ def test_cells_are_counted_as_they_are_shared(steps: list[tuple[str, int, int, i
             cells.cut(prefix, length)
             del model[index][length:]
         elif what == "copy" and index != other:
-            length = min(n, len(cells.prefixes[other].tokens))
+            donor = cells.prefixes[other]
+            length = min(n, len(donor.tokens) if donor.moved_from is None else donor.moved_from)
             cells.cut(prefix, 0)
-            cells.copy(cells.prefixes[other], prefix, length)
+            cells.copy(donor, prefix, length)
             model[index] = model[other][:length]
+        elif what == "shift":
+            n_keep, n_discard = min(n, len(prefix.tokens)), min(other, max(0, len(prefix.tokens) - n))
+            moved = set(model[index][n_keep + n_discard :])
+            sharers = cells.list_sharers(prefix, n_keep + n_discard)
+            assert sharers == [
+                cells.prefixes[i] for i, held in enumerate(model) if i != index and moved.intersection(held)
+            ]
+            for sharer in sharers:
+                cells.cut(sharer, n_keep + n_discard)
+                del model[sharer.home][n_keep + n_discard :]
+            cells.shift(prefix, n_keep, n_discard)
+            del model[index][n_keep : n_keep + n_discard]
+            assert prefix.tokens[n_keep:] == [MOVED] * len(model[index][n_keep:])
         assert [len(prefix.tokens) for prefix in cells.prefixes] == [len(held) for held in model]
         assert cells.n_used == len(set().union(*model))
         for prefix, held in zip(cells.prefixes, model, strict=True):
             others = set().union(*(names for names in model if names is not held))
             assert prefix.count_own() == len(set(held) - others)
             assert sum(run.length for run in prefix.runs) == len(held)
+
+
+def test_what_was_moved_is_the_beginning_of_no_prompt_and_is_forgotten_when_it_is_cut() -> None:
+    cells = Cells(range(2))
+    prefix, empty = cells.prefixes
+    cells.extend(prefix, CHAT)
+    cells.shift(prefix, 100, 50)
+    assert choose(cells.prefixes, [*CHAT[:100], *CHAT[150:]]) == Place(empty, 0, prefix, 100)
+    cells.extend(prefix, [1, 2])
+    cells.cut(prefix, 101)
+    assert prefix.moved_from == 100
+    cells.cut(prefix, 100)
+    assert (prefix.tokens, prefix.moved_from, cells.n_used) == (CHAT[:100], None, 100)

@@ -25,6 +25,7 @@ def test_settings_have_llama_servers_options() -> None:
         n_predict=100,
         tags=("chat", "german"),
         swa_full=True,
+        context_shift=True,
     )
     assert format_args(settings)[4:] == (
         *("--ctx-size", "8192"),
@@ -40,4 +41,5 @@ def test_settings_have_llama_servers_options() -> None:
         *("--chat-template-kwargs", '{"preserve_thinking": true}'),
         "--no-mmap",
         "--swa-full",
+        "--context-shift",
     )

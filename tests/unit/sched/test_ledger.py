@@ -58,6 +58,7 @@ def test_only_settings_that_change_memory_ask_for_another_measurement() -> None:
         {"idle_timeout_s": 5},
         {"seed": 1},
         {"n_predict": 1},
+        {"context_shift": True},
         {"tags": ("x",)},
     ):
         assert strip_unmeasured(make_settings("a", **same)) == before
