@@ -35,6 +35,7 @@ WATCHDOG_S = 120
 """An instance says WATCHDOG=1 at half of it, apart from what it computes."""
 SIGKILL = 9
 EPERM = 1
+CLONE_NEWUTS = 0x04000000
 INFINITY = (1 << 64) - 1
 MAX_USER_LENGTH = 31
 MAX_ENTRY_BYTES = 128 << 10
@@ -222,7 +223,9 @@ def _choose_sandbox(settings: ModelSettings, slug: str, surroundings: Surroundin
         "ProtectKernelModules": True,
         "ProtectProc": "invisible",
         "LockPersonality": True,
-        "RestrictNamespaces": 0,  # none allowed
+        # One of them, and no other: systemd 252 writes "none" as an empty setting, which after a daemon-reload allows
+        # all. To make it takes a privilege, and that another one.
+        "RestrictNamespaces": CLONE_NEWUTS,
         "RestrictRealtime": True,
         "RestrictSUIDSGID": True,
         "SystemCallArchitectures": ["native"],

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -346,3 +347,27 @@ def test_long_message_reaches_the_journal(cursor: str) -> None:
     entries = {entry.get("LLAMACTL_EVENT"): entry for entry in journal.read_entries(cursor)}
     assert entries["long_message"]["LLAMACTL_DATA"] == long
     assert entries["two_lines"]["MESSAGE"] == "two\nlines"
+
+
+def read_properties(unit: str) -> dict[str, list[str]]:
+    """All that systemd says of a unit, but what counts on while it runs. Lists come in any order."""
+    shown = subprocess.run(["systemctl", "show", unit], check=True, capture_output=True, text=True).stdout
+    found: dict[str, list[str]] = {}
+    for name, value in (line.split("=", 1) for line in shown.splitlines()):
+        found.setdefault(name, []).extend(value.split())
+    return {name: sorted(words) for name, words in found.items() if not COUNTS.search(name)}
+
+
+COUNTS = re.compile(r"Current|Peak|NSec$|Available|^IO(Read|Write)|^IP(In|E)gress|Timestamp|Tasks|InvocationID|^Job|^Exec")
+
+
+def test_no_property_of_a_unit_is_lost_in_a_daemon_reload(properties: dict[str, Any]) -> None:
+    async def test() -> None:
+        async with follow(UNIT) as follower:
+            await start(follower, properties)
+            before = read_properties(UNIT)
+            subprocess.run(["systemctl", "daemon-reload"], check=True)
+            after = read_properties(UNIT)
+            assert {name: (value, after.get(name)) for name, value in before.items() if after.get(name) != value} == {}
+
+    run(test)
