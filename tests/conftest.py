@@ -39,3 +39,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.system)
             # Outside, the clock of a test that only waits for the sandbox's verdict would run out before the verdict.
             item.add_marker(pytest.mark.timeout(INNER_TIMEOUT_S if inside else 0))
+    # Outside, the others run while those of the sandbox do.
+    items.sort(key=lambda item: item.path.is_relative_to(SYSTEM))

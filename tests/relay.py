@@ -1,18 +1,20 @@
 """How does a pytest outside run tests under a systemd that is PID 1? By one pytest inside, whose reports it repeats.
 
-The receiver boots a sandbox when the first system test is due, starts pytest inside with every selected system test,
-and gives each report out as its own as it arrives: progress and failures look as if the test had run here.
+The receiver boots a sandbox when a session begins, starts pytest inside with every selected system test, and gives
+each report out as its own when that test is due here: progress and failures look as if the test had run here. All other
+tests run here meanwhile, and the system tests are due after them.
 Reports travel through an inherited pipe, since a sandbox shares neither /tmp nor the environment with its caller.
 A pytest inside that ends early fails the tests that it owed.
 """
 
 import json
 import os
+import queue
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,7 +57,8 @@ class Receiver:
         self._needs_smollm2 = False
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
-        self._reports: Iterator[pytest.TestReport] = iter(())
+        self._reports: queue.SimpleQueue[pytest.TestReport | None] = queue.SimpleQueue()
+        """As they come; None: there are no more."""
         self._arrived: dict[str, list[pytest.TestReport]] = defaultdict(list)
         self._obstacle = ""
 
@@ -65,11 +68,14 @@ class Receiver:
         self._needs_smollm2 = any("smollm2_file" in getattr(item, "fixturenames", ()) for item in items)
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        if self._nodes and not session.testsfailed and not self._config.option.collectonly:
+            self._start()
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
         if not item.get_closest_marker("system"):
             return None
-        if self._process is None and not self._obstacle:
-            self._start()
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._acquire_reports(item):
             item.ihook.pytest_runtest_logreport(report=report)
@@ -113,19 +119,25 @@ class Receiver:
             pass_fds=[write_fd],
         )
         os.close(write_fd)
-        self._reports = self._read_reports(read_fd)
+        threading.Thread(target=self._read_reports, args=(read_fd,), daemon=True).start()
 
-    def _read_reports(self, fd: int) -> Iterator[pytest.TestReport]:
-        with os.fdopen(fd) as pipe:
-            for line in pipe:
-                data: dict[str, Any] = json.loads(line)
-                yield self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
+    def _read_reports(self, fd: int) -> None:
+        """A pipe that nobody reads would hold the pytest inside up."""
+        try:
+            with os.fdopen(fd) as pipe:
+                for line in pipe:
+                    data: dict[str, Any] = json.loads(line)
+                    report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
+                    self._reports.put(report)
+        finally:
+            self._reports.put(None)
 
     def _acquire_reports(self, item: pytest.Item) -> list[pytest.TestReport]:
         """All reports of one test; a failed one of our own when the pytest inside has not got that far."""
         while not any(report.when == "teardown" for report in self._arrived[item.nodeid]):
-            report = next(self._reports, None)
+            report = None if self._obstacle else self._reports.get()
             if report is None:
+                self._reports.put(None)
                 return [*self._arrived.pop(item.nodeid), self._make_failure(item)]
             self._arrived[report.nodeid].append(report)
         return self._arrived.pop(item.nodeid)
