@@ -16,7 +16,7 @@ from pathlib import Path
 
 FRONT = "llamactl-front.service"
 SOCKETS = ("llamactl-front.socket", "llamactl-front-tcp.socket")
-_PROPERTIES = "Id,LoadState,ActiveState,Result,Listen,MainPID"
+_PROPERTIES = "Id,LoadState,ActiveState,Result,Listen"
 _TIMEOUT_S = 10.0
 _LISTENING = "0A"
 """TCP_LISTEN of include/net/tcp_states.h, as /proc/net/tcp shows it."""
@@ -32,7 +32,6 @@ class Unit:
     active: str = ""
     result: str = ""
     listen: tuple[str, ...] = ()
-    main_pid: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def parse_units(text: str) -> list[Unit]:
         listen = tuple(value.rpartition(" (")[0] or value for name, value in pairs if name == "Listen" and value)
         if "Id" in fields:
             load, active, result = (fields.get(name, "") for name in ("LoadState", "ActiveState", "Result"))
-            units.append(Unit(fields["Id"], load, active, result, listen, fields.get("MainPID", "")))
+            units.append(Unit(fields["Id"], load, active, result, listen))
     return units
 
 
@@ -88,7 +87,7 @@ def judge_unit(unit: Unit, front: Unit, proc: Path = Path("/proc")) -> Iterator[
 def _judge_address(address: str, unit: Unit, front: Unit, proc: Path) -> Listener:
     if unit.active == "active":
         if _is_removed(address):
-            cure = f"systemctl stop {FRONT} {unit.name}; systemctl start {unit.name} {FRONT}"
+            cure = f"systemctl restart {unit.name}"
             return Listener(
                 address, unit.name, False, f"somebody has removed it, which systemd does not notice: {cure}"
             )
@@ -96,9 +95,6 @@ def _judge_address(address: str, unit: Unit, front: Unit, proc: Path) -> Listene
             return Listener(address, unit.name, True)
         return Listener(address, unit.name, False, f"{FRONT} has failed; see: journalctl -u llamactl-front")
     holder = find_holder(address, proc)
-    if holder is not None and holder.pid == front.main_pid:
-        why = f"{unit.name} is {unit.active}, and the front has the port until it is restarted"
-        return Listener(address, unit.name, False, why, wanted=False)
     if holder is not None:
         cure = f"free it, or choose another one (systemctl edit {unit.name}); then: systemctl restart llamactl-front"
         return Listener(

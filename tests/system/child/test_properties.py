@@ -358,7 +358,9 @@ def read_properties(unit: str) -> dict[str, list[str]]:
     return {name: sorted(words) for name, words in found.items() if not COUNTS.search(name)}
 
 
-COUNTS = re.compile(r"Current|Peak|NSec$|Available|^IO(Read|Write)|^IP(In|E)gress|Timestamp|Tasks|InvocationID|^Job|^Exec")
+COUNTS = re.compile(
+    r"Current|Peak|NSec$|Available|^IO(Read|Write)|^IP(In|E)gress|Timestamp|Tasks|InvocationID|^Job|^Exec"
+)
 
 
 def test_no_property_of_a_unit_is_lost_in_a_daemon_reload(properties: dict[str, Any]) -> None:

@@ -50,11 +50,14 @@ def test_endpoints_are_in_force_or_said_to_be_off(one_of_two: Llamactl) -> None:
         ("127.0.0.1:8080", True),
     ]
     one_of_two.cli("check")
-    hidden = PATHS.http_socket.rename(PATHS.http_socket.with_name("hidden"))
-    assert "/run/llamactl/http.sock: NOT IN FORCE: somebody has removed it" in one_of_two.cli("status").stdout
-    hidden.rename(PATHS.http_socket)
+    PATHS.http_socket.unlink()
+    shown = one_of_two.cli("status").stdout
+    assert "/run/llamactl/http.sock: NOT IN FORCE: somebody has removed it" in shown
+    assert "systemctl restart llamactl-front.socket" in shown
+    run("systemctl", "restart", "llamactl-front.socket")
+    assert "/run/llamactl/http.sock: in force" in one_of_two.cli("status").stdout
     run("systemctl", "stop", TCP)
-    assert f"127.0.0.1:8080: off: {TCP} is inactive, and the front has the port" in one_of_two.cli("status").stdout
+    assert f"127.0.0.1:8080: off: {TCP} is inactive\n" in one_of_two.cli("status").stdout
     one_of_two.cli("check")
 
 
