@@ -129,15 +129,6 @@ class Ledger:
         capacities = {name: self.get_capacity(name) for name in names}
         return {name: capacity for name, capacity in capacities.items() if capacity is not None}
 
-    def find_shortages(self, needs: Mapping[str, int]) -> dict[str, int]:
-        """Bytes that are missing per account for `needs` to fit beside what is held; empty: it fits."""
-        shortages: dict[str, int] = {}
-        for name, capacity in self.list_capacities(needs).items():
-            missing = needs[name] + self.held.get(name, 0) - capacity
-            if needs[name] > 0 and missing > 0:
-                shortages[name] = missing
-        return shortages
-
     def format_status(self) -> tuple[DeviceStatus, ...]:
         """All accounts, devices first, as `llamactl status` shows them."""
         names = sorted(name for name in self.accounts if name != HOST)

@@ -79,13 +79,11 @@ class Manager:
         on_event: Callable[[UnitEvent], None],
         on_lost: Callable[[str], None],
         *,
-        on_restored: Callable[[], None] | None = None,
         user: bool = False,
     ) -> None:
         """`on_event` is called in the order of what happened; `user` talks to the user's own systemd."""
         self._on_event = on_event
         self._on_lost = on_lost
-        self._on_restored = on_restored
         self._user = user
         self._tracker = Tracker()
         self._pending: dict[int, tuple[asyncio.Future[Reply], Callable[[Any], None]]] = {}
@@ -147,11 +145,6 @@ class Manager:
     async def stop_unit(self, unit: str) -> None:
         """Queue the stop. A unit that does not exist is stopped."""
         await self._call("stop", unit, f"cannot stop unit '{unit}'")
-
-    async def kill_unit(self, unit: str, signal: int) -> None:
-        """Send a signal to all processes of the unit. Nothing happens where there is none."""
-        what = f"cannot send signal {int(signal)} to unit '{unit}'"
-        await self._call("kill", unit, what, signal=int(signal))
 
     async def reset_failed(self, unit: str) -> None:
         """Forget that the unit failed, so that systemd lets go of it. Nothing happens where it is not loaded."""
@@ -301,8 +294,6 @@ class Manager:
             self._referenced.clear()  # references end with the connection that took them
             self._handle_list(hello)
             self._connected.set()
-            if self._on_restored is not None:
-                self._on_restored()
 
     # --- what the worker sends --------------------------------------------------------------------
 

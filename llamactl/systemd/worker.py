@@ -201,9 +201,6 @@ class Worker:
     def _do_stop(self, unit: str) -> None:
         self._call_unit(b"StopUnit", b"ss", [unit.encode(), b"replace"])
 
-    def _do_kill(self, unit: str, signal: int) -> None:
-        self._call_unit(b"KillUnit", b"ssi", [unit.encode(), b"all", signal])
-
     def _do_reset(self, unit: str) -> None:
         self._call_unit(b"ResetFailedUnit", b"s", [unit.encode()])
 

@@ -21,9 +21,8 @@ class Follower:
     def __init__(self) -> None:
         self.events: list[UnitEvent] = []
         self.lost: list[str] = []
-        self.restored = asyncio.Event()
         self._news = asyncio.Condition()
-        self.manager = Manager(self._handle_event, self.lost.append, on_restored=self.restored.set)
+        self.manager = Manager(self._handle_event, self.lost.append)
 
     def _handle_event(self, event: UnitEvent) -> None:
         self.events.append(event)
@@ -84,9 +83,15 @@ async def follow(*units: str) -> AsyncIterator[Follower]:
         await follower.manager.close()
 
 
+async def kill(unit: str, signal: str) -> None:
+    """Send a signal to all processes of a unit. Nothing happens where there is none."""
+    command = ("systemctl", "kill", f"--signal={signal}", unit)
+    await (await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)).wait()
+
+
 async def clear(follower: Follower, unit: str) -> None:
     """Stop a unit, whatever it does, and free its name."""
-    await follower.manager.kill_unit(unit, 9)
+    await kill(unit, "KILL")
     await follower.manager.stop_unit(unit)
     loaded = {snapshot.unit: snapshot for snapshot in await follower.manager.list_units()}
     if unit in loaded and not loaded[unit].ended:
@@ -111,4 +116,4 @@ def shell(script: str, **properties: Any) -> dict[str, Any]:
     }
 
 
-__all__ = ["READY", "TIMEOUT_S", "Follower", "UnitGone", "clear", "follow", "run", "shell"]
+__all__ = ["READY", "TIMEOUT_S", "Follower", "UnitGone", "clear", "follow", "kill", "run", "shell"]

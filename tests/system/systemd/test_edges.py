@@ -11,7 +11,7 @@ import llamactl
 from llamactl.systemd.manager import UnitEnded, UnitGone, UnitStarted
 from tests.system import journal
 from tests.system.harness import show
-from tests.system.systemd_follow import READY, TIMEOUT_S, follow, run, shell
+from tests.system.systemd_follow import READY, TIMEOUT_S, follow, kill, run, shell
 
 UNIT = "llamactl-model@edges.service"
 
@@ -93,7 +93,7 @@ signal.sigwait([signal.SIGHUP])
             await follower.manager.start_transient(UNIT, python(script))
             await follower.wait(UnitStarted, UNIT)
             for signal, state in (("HUP", "reloading"), ("USR1", "active")):
-                await follower.manager.kill_unit(UNIT, {"HUP": 1, "USR1": 10}[signal])
+                await kill(UNIT, signal)
                 await follower.wait_state(UNIT, state)
             assert follower.steps(UNIT) == ["UnitStarted"]
 

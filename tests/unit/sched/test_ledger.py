@@ -1,11 +1,14 @@
 """Do the accounts say what is free? Breakdowns into charges, calibration, the host's two limits."""
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llamactl.protocol.values import Breakdown, Row, RowKind
 from llamactl.sched.breakdowns import HOST, is_self_fitting, list_claimed_devices, strip_unmeasured, sum_per_account
+from llamactl.sched.evict import Candidate, Room, choose_victims
 from llamactl.sched.ledger import Ledger
 from llamactl.settings import GlobalSettings
 from tests.unit.sched.bench import make_breakdown, make_settings
@@ -152,9 +155,14 @@ def test_needs_fit_exactly_up_to_the_margin() -> None:
     ledger = make_ledger()
     ledger.calibrate(make_row(total=100, free=100), 0, "", only_raise=False)
     ledger.charge("a", {"GPU0": 50})
-    assert ledger.find_shortages({"GPU0": 40}) == {}
-    assert ledger.find_shortages({"GPU0": 41}) == {"GPU0": 1}
-    assert ledger.find_shortages({"elsewhere": 1 << 60}) == {}
+    held = Candidate("a", holds=ledger.holds["a"], pinned=True)
+
+    def find_shortages(**needs: int) -> Mapping[str, int]:
+        return choose_victims(Room(needs, ledger.list_capacities(needs), (held,))).shortages
+
+    assert find_shortages(GPU0=40) == {}
+    assert find_shortages(GPU0=41) == {"GPU0": 1}
+    assert find_shortages(elsewhere=1 << 60) == {}
 
 
 def test_a_device_can_have_its_own_margin() -> None:
