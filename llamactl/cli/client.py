@@ -18,7 +18,7 @@ from llamactl import __version__
 from llamactl.cli.output import complain
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.protocol.control_socket import ClientHello, ClientRole, Failure, Progress, ServerMessage, Welcome
-from llamactl.protocol.lines import VERSION, JunkError, JunkNotice, LineReader, encode_message
+from llamactl.protocol.lines import VERSION, ErrorNotice, LineReader, ProtocolError, encode_message
 
 GREETING_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 << 20
@@ -168,10 +168,10 @@ class Client:
                 )
             try:
                 self._waiting = self._reader.feed(data)
-            except JunkError as error:
+            except ProtocolError as error:
                 raise self._make_misunderstood(str(error)) from None
         message = self._waiting.pop(0)
-        if isinstance(message, JunkNotice):
+        if isinstance(message, ErrorNotice):
             raise self._make_misunderstood(message.message)
         return message
 

@@ -72,20 +72,20 @@ class _Reader:
         self._n_texts = 0
         self.position = len(MAGIC)
 
-    def take_uint32(self) -> int:
+    def consume_uint32(self) -> int:
         self.position += 4
         return int(struct.unpack_from("<I", self._data, self.position - 4)[0])
 
-    def take_uint64(self) -> int:
+    def consume_uint64(self) -> int:
         self.position += 8
         return int(struct.unpack_from("<Q", self._data, self.position - 8)[0])
 
-    def take_integer(self, kind: int) -> int:
+    def consume_integer(self, kind: int) -> int:
         self.position += _SIZES[kind]
         return int(struct.unpack_from(_INTEGERS[kind], self._data, self.position - _SIZES[kind])[0])
 
-    def take_string(self) -> bytes:
-        length = self.take_uint64()
+    def consume_string(self) -> bytes:
+        length = self.consume_uint64()
         if length > _MAX_TEXT_BYTES:
             raise _NotUnderstood
         start, self.position = self.position, self.position + length
@@ -111,7 +111,7 @@ class _Reader:
 
     def skip_array(self) -> int:
         """How many elements it has."""
-        element, count = self.take_uint32(), self.take_uint64()
+        element, count = self.consume_uint32(), self.consume_uint64()
         if element == _STRING:
             self.skip_strings(count)
         else:
@@ -150,11 +150,11 @@ def _read_head(reader: "_Reader") -> Head:
     texts: dict[str, str] = {}
     numbers: dict[str, int] = {}
     for _ in range(n_pairs):
-        key, kind = reader.take_string().decode("utf-8", "replace"), reader.take_uint32()
+        key, kind = reader.consume_string().decode("utf-8", "replace"), reader.consume_uint32()
         if kind == _STRING and key.startswith(("general.", "clip.", "tokenizer.ggml.model")):
-            texts[key] = reader.take_string().decode("utf-8", "replace")
+            texts[key] = reader.consume_string().decode("utf-8", "replace")
         elif kind in _INTEGERS:
-            numbers[key] = reader.take_integer(kind)
+            numbers[key] = reader.consume_integer(kind)
         elif key == "tokenizer.ggml.tokens" and kind == _ARRAY:
             numbers[key] = reader.skip_array()
         else:
@@ -179,8 +179,8 @@ def _read_outputs(reader: "_Reader", n_tensors: int, projectors: tuple[str, ...]
     outputs = {name: index for projector in projectors for name, index in _OUTPUTS.get(projector, {}).items()}
     widths = []
     for _ in range(n_tensors):
-        name = reader.take_string().decode("utf-8", "replace")
-        dimensions = [reader.take_uint64() for _ in range(min(reader.take_uint32(), _MAX_DIMENSIONS))]
+        name = reader.consume_string().decode("utf-8", "replace")
+        dimensions = [reader.consume_uint64() for _ in range(min(reader.consume_uint32(), _MAX_DIMENSIONS))]
         reader.position += 4 + 8  # type and place
         if name in outputs and outputs[name] < len(dimensions):
             widths.append(dimensions[outputs[name]])
@@ -196,9 +196,9 @@ def acquire_text(path: str, wanted: str) -> str | None:
                     return None
                 reader = _Reader(data)
                 for _ in range(_read_counts(reader)[1]):
-                    key, kind = reader.take_string(), reader.take_uint32()
+                    key, kind = reader.consume_string(), reader.consume_uint32()
                     if key == wanted.encode() and kind == _STRING:
-                        return reader.take_string().decode("utf-8", "replace")
+                        return reader.consume_string().decode("utf-8", "replace")
                     reader.skip_value(kind)
         except (ValueError, struct.error, OverflowError, _NotUnderstood):  # the first: it cannot be mapped
             return None
@@ -219,25 +219,25 @@ def find_fault(path: Path) -> str:
 
 
 def _find_fault(reader: _Reader, size: int) -> str:
-    version = reader.take_uint32()
+    version = reader.consume_uint32()
     if version >> 24 and not version & 0xFFFF:
         return "it is for machines with the other order of bytes"
     if version not in VERSIONS:
         return f"it is of GGUF version {version}, llama.cpp reads {VERSIONS[0]} and {VERSIONS[-1]}"
-    n_tensors, n_pairs = _take_counts(reader)
+    n_tensors, n_pairs = _consume_counts(reader)
     alignment = 32
     for _ in range(n_pairs):
-        key, kind = reader.take_string(), reader.take_uint32()
+        key, kind = reader.consume_string(), reader.consume_uint32()
         if key == _ALIGNMENT and kind == _UINT32:
-            alignment = reader.take_uint32()
+            alignment = reader.consume_uint32()
         else:
             reader.skip_value(kind)
     last = -1
     for _ in range(n_tensors):
-        reader.take_string()
-        n_dimensions = reader.take_uint32()
+        reader.consume_string()
+        n_dimensions = reader.consume_uint32()
         reader.position += 8 * n_dimensions + 4  # and the type
-        last = max(last, reader.take_uint64())
+        last = max(last, reader.consume_uint64())
     begin = reader.position + -reader.position % max(1, alignment) + last
     if n_tensors and begin >= size:
         return f"it is cut: it has {size:,} bytes, its last part begins after {begin:,}; the download did not finish"
@@ -245,14 +245,14 @@ def _find_fault(reader: _Reader, size: int) -> str:
 
 
 def _read_counts(reader: _Reader) -> tuple[int, int]:
-    if reader.take_uint32() not in VERSIONS:
+    if reader.consume_uint32() not in VERSIONS:
         raise _NotUnderstood
-    return _take_counts(reader)
+    return _consume_counts(reader)
 
 
-def _take_counts(reader: _Reader) -> tuple[int, int]:
+def _consume_counts(reader: _Reader) -> tuple[int, int]:
     """Of tensors, and of metadata pairs."""
-    n_tensors, n_pairs = reader.take_uint64(), reader.take_uint64()
+    n_tensors, n_pairs = reader.consume_uint64(), reader.consume_uint64()
     if n_tensors > _MAX_TENSORS or n_pairs > _MAX_PAIRS:
         raise _NotUnderstood
     return n_tensors, n_pairs

@@ -28,7 +28,7 @@ from llamactl.protocol.control_socket import (
     ServerMessage,
     Welcome,
 )
-from llamactl.protocol.lines import VERSION, JunkError, JunkNotice, LineReader, encode_message
+from llamactl.protocol.lines import VERSION, ErrorNotice, LineReader, ProtocolError, encode_message
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_LAST_S = 1.0
@@ -177,10 +177,10 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for message in self._reader.feed(data):
-                if isinstance(message, JunkNotice):
+                if isinstance(message, ErrorNotice):
                     self._reason = f"refused: {message.message}"
                 self._control.on_message(message)
-        except JunkError as error:
+        except ProtocolError as error:
             self._reason = f"junk from the supervisor: {error}"
             self.close()
         self._control.on_batch_end()

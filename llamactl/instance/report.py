@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from llamactl.protocol.lines import VERSION, JunkError, JunkNotice, LineReader, encode_message
+from llamactl.protocol.lines import VERSION, ErrorNotice, LineReader, ProtocolError, encode_message
 from llamactl.protocol.report_socket import (
     Ack,
     Answer,
@@ -116,10 +116,10 @@ class ReportLink:
             writer.write(encode_message(self._hello))
             lines = LineReader(OrderMessage)
             while data := await reader.read(1 << 16):
-                junk: JunkError | None = None
+                junk: ProtocolError | None = None
                 try:
                     messages: Sequence[Any] = lines.feed(data)
-                except JunkError as error:
+                except ProtocolError as error:
                     messages, junk = error.before, error
                 for message in messages:
                     if isinstance(message, ChildWelcome):
@@ -137,7 +137,7 @@ class ReportLink:
         finally:
             writer.close()
 
-    def _handle(self, message: Ack | Order | JunkNotice, writer: asyncio.StreamWriter) -> None:
+    def _handle(self, message: Ack | Order | ErrorNotice, writer: asyncio.StreamWriter) -> None:
         if isinstance(message, Ack):
             self._acked = max(self._acked, message.seq)
             self._wake_ack_waiters()

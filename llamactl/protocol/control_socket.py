@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from llamactl.protocol.descriptions import Decision, DeviceStatus, LoadPlan, ModelCounters, ModelStatus
-from llamactl.protocol.lines import JunkNotice, Message
+from llamactl.protocol.lines import ErrorNotice, Message
 from llamactl.protocol.values import Keep, ModelMemory, Seconds, Stage, Text, Value, Whole
 from llamactl.settings import FrontSettings
 
@@ -370,5 +370,5 @@ ServerMessage = (
     | ModelsChanged
     | ModelNotice
     | ModelRemoved
-    | JunkNotice
+    | ErrorNotice
 )

@@ -1,8 +1,8 @@
 """How does a message become a line of a socket, and a line a message?
 
 A message is a JSON object with a `type`, the tag of its class. A line that is too long, is no JSON or is no message of
-its direction ends the connection with an `error` message: JunkError says why. The version rises with any change that
-an older peer would misread; peers of other versions are refused in the greeting.
+its direction ends the connection with an `error` message: ProtocolError says why. The version rises with any change
+that an older peer would misread; peers of other versions are refused in the greeting.
 """
 
 import re
@@ -19,13 +19,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """A message: its `type` is the tag of its class."""
 
 
-class JunkNotice(Message, frozen=True, kw_only=True, tag="error"):
+class ErrorNotice(Message, frozen=True, kw_only=True, tag="error"):
     """Last message before the connection ends: what was wrong with what came."""
 
     message: str
 
 
-class JunkError(Exception):
+class ProtocolError(Exception):
     """A line that is no message of its direction. The text says what is wrong and is safe to show.
 
     `before` holds the messages that the same bytes completed before it.
@@ -69,7 +69,7 @@ class LineReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """Messages completed by `data`, in order. Raises JunkError; the reader is of no use after that."""
+        """Messages completed by `data`, in order. Raises ProtocolError; the reader is of no use after that."""
         start = len(self._buffer)
         self._buffer += data
         messages: list[Any] = []
@@ -78,11 +78,11 @@ class LineReader:
             del self._buffer[: end + 1]
             start = 0
             if len(line) > self._max_bytes:
-                raise JunkError(f"message of {len(line)} bytes, at most {self._max_bytes} are taken", messages)
+                raise ProtocolError(f"message of {len(line)} bytes, at most {self._max_bytes} are taken", messages)
             try:
                 messages.append(self._decoder.decode(line))
             except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-                raise JunkError(f"not a message: {error}", messages) from None
+                raise ProtocolError(f"not a message: {error}", messages) from None
         if len(self._buffer) > self._max_bytes:
-            raise JunkError(f"message of more than {self._max_bytes} bytes", messages)
+            raise ProtocolError(f"message of more than {self._max_bytes} bytes", messages)
         return messages

@@ -5,7 +5,7 @@ Children tell their state; the supervisor acknowledges and gives orders.
 
 from enum import StrEnum
 
-from llamactl.protocol.lines import JunkNotice, Message
+from llamactl.protocol.lines import ErrorNotice, Message
 from llamactl.protocol.values import Breakdown, DeviceList, Facts, Fraction, Note, Text, Whole
 
 # --- child -> supervisor ----------------------------------------------------------------------------------------------
@@ -117,4 +117,4 @@ class Order(Message, frozen=True, kw_only=True, tag="order"):
     """With `share`: models that compute on the processors now, this one among them."""
 
 
-OrderMessage = ChildWelcome | Ack | Order | JunkNotice
+OrderMessage = ChildWelcome | Ack | Order | ErrorNotice

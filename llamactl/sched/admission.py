@@ -30,23 +30,23 @@ from llamactl.sched import explain
 from llamactl.sched.breakdowns import HOST, add_bytes, list_claimed_devices
 from llamactl.sched.core import Core
 from llamactl.sched.events import OrderWake, StartInstance
-from llamactl.sched.evict import Outcome, Plan, Room, choose_drains
-from llamactl.sched.instances import Instance, Model, Reason
+from llamactl.sched.evict import Demand, Outcome, Plan, choose_drains
+from llamactl.sched.instances import Instance, Model, StopReason
 from llamactl.sched.load_plan import record_plan
 from llamactl.sched.placement import Option
 from llamactl.sched.placement_options import (
     Needs,
-    choose_way,
+    choose_placement_option,
     find_conflicts,
     get_needs,
     list_loaders,
-    list_ways,
+    list_placement_options,
     promise,
 )
 from llamactl.sched.queue import Entry
 from llamactl.sched.readings import ask_devices, ask_files
 from llamactl.sched.recheck import Scope
-from llamactl.sched.reserve import reserve_room
+from llamactl.sched.reserve import reserve_headroom
 from llamactl.sched.takedown import begin_takedown, call_off_takedown
 from llamactl.settings import ModelSettings
 
@@ -65,7 +65,7 @@ def admit_loads(core: Core, now: float) -> None:
     """Start what can start, make room for the first that cannot, and call off what is not needed any more."""
     core.head, core.head_short, core.overdue_s = "", None, None
     wanted: set[str] = set()
-    beside = Beside({}, [])
+    backfill = Backfill({}, [])
     for entry in core.queue:
         model = core.models[entry.model]
         if not is_to_be_admitted(model):
@@ -76,9 +76,9 @@ def admit_loads(core: Core, now: float) -> None:
             waits, keep = _pursue(core, model, entry, now)
             if waits:
                 core.head, wanted = model.name, keep
-                beside = _measure_left(core)
-        elif _try_beside(core, model, entry, beside, now):
-            beside = _measure_left(core)
+                backfill = _measure_backfill(core)
+        elif _backfill(core, model, entry, backfill, now):
+            backfill = _measure_backfill(core)
     _call_off_unwanted(core, wanted, now)
 
 
@@ -98,7 +98,7 @@ def admit_head(core: Core, now: float) -> None:
         core.recheck(Scope.ALL)
 
 
-def admit_fresh(core: Core, names: list[str], now: float) -> None:
+def admit_new(core: Core, names: list[str], now: float) -> None:
     """The same when nothing has changed but that these were queued behind a head."""
     for name in names:
         entry, model = core.queue.get(name), core.models.get(name)
@@ -107,13 +107,13 @@ def admit_fresh(core: Core, names: list[str], now: float) -> None:
         if is_to_be_measured(model):
             core.set_stage(entry, Stage.MEASURING)
         elif name != core.head:
-            _try_beside(core, model, entry, _measure_left(core), now)
+            _backfill(core, model, entry, _measure_backfill(core), now)
 
 
 def _call_off_unwanted(core: Core, wanted: set[str], now: float) -> None:
     for model, instance in core.list_running():
         takedown = instance.takedown
-        if takedown is None or takedown.reason is not Reason.EVICTED or model.name in wanted:
+        if takedown is None or takedown.reason is not StopReason.EVICTED or model.name in wanted:
             continue
         if takedown.can_be_called_off and model.state is not State.STOPPING:
             call_off_takedown(core, model, "not needed any more", now)
@@ -131,7 +131,7 @@ def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, s
         return True, recalled
     if ask_files(core, model, entry, now):
         return True, recalled
-    choice = choose_way(core, model, entry, now)
+    choice = choose_placement_option(core, model, entry, now)
     needs, plan = choice.option.needs, choice.plan
     core.head_short = choice.watched
     if choice.conflicts:
@@ -159,7 +159,7 @@ def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, s
             _wait(core, entry, plan.victims + plan.waiting_for, explain.format_lack(core, plan, needs))
             return True, set(plan.victims)
         case Outcome.WAIT:
-            drains = _drain_overdue(core, entry, choice.room, now)
+            drains = _drain_overdue(core, entry, choice.demand, now)
             entry.placement = choice.option.devices if drains or plan.is_under_way else None
             _wait(core, entry, plan.waiting_for, explain.format_lack(core, plan, needs))
             return True, drains
@@ -169,8 +169,8 @@ def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, s
 def _wait(core: Core, entry: Entry, waiting_for: tuple[str, ...], why: str) -> None:
     names = tuple(sorted(set(waiting_for)))
     core.set_stage(entry, Stage.WAITING, None, names)
-    if entry.said != (names, why):
-        entry.said = (names, why)
+    if entry.last_logged_wait != (names, why):
+        entry.last_logged_wait = (names, why)
         core.record("load waits", entry.model, waiting_for=list(names), why=why)
 
 
@@ -185,16 +185,16 @@ def _evict(core: Core, model: Model, plan: Plan, now: float) -> None:
         victim = core.running[name]
         instance = victim.instance
         takedown = instance.takedown if instance is not None else None
-        if takedown is not None and takedown.reason is Reason.EVICTED:
+        if takedown is not None and takedown.reason is StopReason.EVICTED:
             takedown.for_model = model.name
             continue
         explain.record_victim(core, victim, model.name, plan, now)
-        begin_takedown(core, victim, Reason.EVICTED, now, model.name)
+        begin_takedown(core, victim, StopReason.EVICTED, now, model.name)
 
 
-def _drain_overdue(core: Core, entry: Entry, room: Room, now: float) -> set[str]:
+def _drain_overdue(core: Core, entry: Entry, demand: Demand, now: float) -> set[str]:
     """Drains for an entry that has waited too long. Sets when that will be, for those that have not."""
-    drains = choose_drains(room) if core.settings.max_wait_s > 0 and core.recovery is None else ()
+    drains = choose_drains(demand) if core.settings.max_wait_s > 0 and core.recovery is None else ()
     if not drains:
         return set()
     core.overdue_s = entry.since_s + core.settings.max_wait_s
@@ -205,12 +205,12 @@ def _drain_overdue(core: Core, entry: Entry, room: Room, now: float) -> set[str]
         victim = core.running[name]
         takedown = victim.instance.takedown if victim.instance is not None else None
         if takedown is not None:
-            if takedown.reason is Reason.EVICTED:
+            if takedown.reason is StopReason.EVICTED:
                 takedown.for_model = entry.model
         else:
             waited_s = round(now - entry.since_s, 1)
             core.record("victim drained", name, for_model=entry.model, why="busy for longest", waited_s=waited_s)
-            begin_takedown(core, victim, Reason.EVICTED, now, entry.model, drain=True)
+            begin_takedown(core, victim, StopReason.EVICTED, now, entry.model, drain=True)
     return set(drains)
 
 
@@ -218,7 +218,7 @@ def _drain_overdue(core: Core, entry: Entry, room: Room, now: float) -> set[str]
 
 
 @dataclass(frozen=True)
-class Beside:
+class Backfill:
     """What those behind the head may use."""
 
     left: Mapping[str, int] | None
@@ -229,30 +229,30 @@ class Beside:
     """Loads that are under way."""
 
 
-def _measure_left(core: Core) -> Beside:
+def _measure_backfill(core: Core) -> Backfill:
     needs, loaders = promise(core, core.models[core.head]), list_loaders(core)
     if needs is None or (core.recovery is not None and core.list_unreported()):
-        return Beside(None, loaders)
+        return Backfill(None, loaders)
     ledger = core.ledger
     capacities = ledger.list_capacities({*ledger.accounts, HOST})
     left = {name: size - ledger.held.get(name, 0) - needs.get(name, 0) for name, size in capacities.items()}
-    return Beside(left, loaders)
+    return Backfill(left, loaders)
 
 
-def _try_beside(core: Core, model: Model, entry: Entry, beside: Beside, now: float) -> bool:
+def _backfill(core: Core, model: Model, entry: Entry, backfill: Backfill, now: float) -> bool:
     """Start an entry that takes nothing of what the head needs. Whether it was started."""
-    head, left = core.models[core.head], beside.left
+    head, left = core.models[core.head], backfill.left
     # The head may need the last place.
     more = (model.instance is None) + (head.instance is None)
     needs = get_needs(model)
     may_start = left is not None and needs is not None and (model.instance is not None or fits_somewhere(needs, left))
     may_start = may_start and (model.instance is not None or not _is_short_of_slots(core, more))
-    options = list_ways(core, model) if may_start else ()
+    options = list_placement_options(core, model) if may_start else ()
     fitting: list[tuple[bool, int, Option]] = []
     for option in options:
         rest = {name: (left or {})[name] - size for name, size in option.needs.items() if name in (left or {})}
         if all(size >= 0 for size in rest.values()) and not find_conflicts(
-            model, option.needs, option.devices, beside.loaders
+            model, option.needs, option.devices, backfill.loaders
         ):
             fitting.append((not option.devices, sum(rest.get(name, 0) for name in option.devices), option))
     best = min(fitting, key=lambda found: found[:2], default=None)
@@ -299,14 +299,14 @@ def start(
         for waiter in entry.waiters:
             core.tell_progress(waiter, Progress(id=0, stage=Stage.STARTING, warning=warning))
     explain.record_load_decided(core, model, needs)
-    reserve = reserve_room(core, model, option, promised or {})
+    reserve = reserve_headroom(core, model, option, promised or {})
     left = add_bytes([dict(promised or {}), reserve.sizes])
     margins = list_margins(core, model.get_settings(), left)
-    host_room = get_host_room(core, left)
+    host_headroom = get_host_headroom(core, left)
     if model.instance is not None:
         _wake(core, model, model.instance, option, now)
         core.set_stage(entry, Stage.STARTING)
-        core.emit(OrderWake(model.name, model.instance.generation, margins, host_room))
+        core.emit(OrderWake(model.name, model.instance.generation, margins, host_headroom))
         return
     settings = model.get_settings()
     if option.devices:
@@ -326,11 +326,13 @@ def start(
     core.add_instance(model, instance)
     core.ledger.charge(model.name, needs or {})
     core.set_stage(entry, Stage.STARTING)
-    room = {"leaves_room_for": reserve.models} if reserve.models else {}
-    core.record("instance spawned", model.name, generation=instance.generation, devices=list(option.devices), **room)
+    left_for = {"leaves_room_for": reserve.models} if reserve.models else {}
+    core.record(
+        "instance spawned", model.name, generation=instance.generation, devices=list(option.devices), **left_for
+    )
     # What was measured on all devices says nothing of one alone.
     measured = None if option.devices else model.max
-    core.emit(StartInstance(settings, instance.generation, margins, instance.extra_bufts, host_room, measured))
+    core.emit(StartInstance(settings, instance.generation, margins, instance.extra_bufts, host_headroom, measured))
 
 
 def _wake(core: Core, model: Model, instance: Instance, option: Option, now: float) -> None:
@@ -356,7 +358,7 @@ def list_margins(core: Core, settings: ModelSettings, promised: Mapping[str, int
     return margins
 
 
-def get_host_room(core: Core, promised: Mapping[str, int]) -> int | None:
+def get_host_headroom(core: Core, promised: Mapping[str, int]) -> int | None:
     """What a child that fits itself may take of host memory: all that the accounts leave to it. None: no limit."""
     capacity = core.ledger.get_capacity(HOST)
     if capacity is None:

@@ -21,7 +21,7 @@ from llamactl.sched.events import (
     LeaseAnnounced,
     RecoveryBegan,
 )
-from llamactl.sched.instances import Instance, Lease, Model, Reason
+from llamactl.sched.instances import Instance, Lease, Model, StopReason
 from llamactl.sched.lifecycle import refuse_ended
 from llamactl.sched.measuring import drop_measurement, queue_unmeasured
 from llamactl.sched.recheck import Scope
@@ -41,7 +41,7 @@ def handle_configured(core: Core, event: Configured, now: float) -> None:
             _remove(core, model, now)
     for name, invalid in config.invalid.items():
         if name not in config.models:
-            _take_invalid(core, name, invalid.reason)
+            _handle_invalid(core, name, invalid.reason)
     for name, settings in config.models.items():
         model = core.models.setdefault(name, Model(name, None))
         before, model.settings, model.invalid = model.settings, settings, ""
@@ -89,13 +89,13 @@ def _keep_after_all(core: Core, model: Model, now: float) -> None:
     """A model that was removed and is back before its instance was gone."""
     instance = model.instance
     takedown = instance.takedown if instance is not None else None
-    if takedown is None or takedown.reason is not Reason.REMOVED or takedown.ordered:
+    if takedown is None or takedown.reason is not StopReason.REMOVED or takedown.ordered:
         return
     if model.state is not State.STOPPING:
         call_off_takedown(core, model, "it is in the configuration again", now)
 
 
-def _take_invalid(core: Core, name: str, reason: str) -> None:
+def _handle_invalid(core: Core, name: str, reason: str) -> None:
     model = core.models.setdefault(name, Model(name, None))
     model.invalid, model.settings, model.removed, model.facts = reason, None, False, None
     _refuse_measurements(core, model)
@@ -106,7 +106,7 @@ def _take_invalid(core: Core, name: str, reason: str) -> None:
 
 
 def _refuse_measurements(core: Core, model: Model) -> None:
-    waiters = core.measuring.take_waiters(model.name)
+    waiters = core.measuring.pop_waiters(model.name)
     refusal = explain.refuse_unknown(core, model.name) if model.removed else explain.refuse_invalid(model, "measure")
     core.refuse_all(waiters, refusal)
 

@@ -172,7 +172,7 @@ class Core:
         """Charge an instance; what `external` contained of it by mistake is taken out there."""
         instance = self.running[model].instance
         before = self.ledger.holds.get(model, {})
-        for name in instance.hidden_on if instance is not None else ():
+        for name in instance.counted_as_external_on if instance is not None else ():
             self.ledger.discount(name, sizes.get(name, 0) - before.get(name, 0))
         self.ledger.charge(model, sizes)
 

@@ -17,7 +17,7 @@ from llamactl.sched.breakdowns import HOST, get_rpc_server, hides_devices, list_
 from llamactl.sched.core import Core
 from llamactl.sched.events import DevicesRead, DevicesReadEnded
 from llamactl.sched.instances import Model
-from llamactl.sched.measuring import drop_measurement, mark_hidden, queue_unmeasured
+from llamactl.sched.measuring import drop_measurement, mark_counted_as_external, queue_unmeasured
 from llamactl.sched.recheck import Scope
 
 
@@ -25,7 +25,7 @@ def handle_devices_read(core: Core, event: DevicesRead, now: float) -> None:
     names = {row.name for row in event.rows}
     core.readings.cheap = core.readings.cheap | names if event.cheap else core.readings.cheap - names
     for row in event.rows:
-        _take_row(core, row, now)
+        _handle_row(core, row, now)
     if event.complete:
         for name, account in list(core.ledger.accounts.items()):
             if name == HOST or name in names or get_rpc_server(name) not in ("", *event.rpc):
@@ -46,7 +46,7 @@ def handle_devices_read_ended(core: Core, event: DevicesReadEnded, now: float) -
     core.recheck(Scope.ALL)
 
 
-def _take_row(core: Core, row: Row, now: float) -> None:
+def _handle_row(core: Core, row: Row, now: float) -> None:
     account = core.ledger.accounts.get(row.name)
     if row.total is None and account is not None:
         row = msgspec.structs.replace(row, total=account.total)
@@ -55,7 +55,7 @@ def _take_row(core: Core, row: Row, now: float) -> None:
     before = account.total if account is not None and account.present else 0
     unsettled = any(core.is_unsettled(other, row.name) for other, _ in core.list_running())
     if core.ledger.calibrate(row, 0, "", only_raise=unsettled):
-        mark_hidden(core, row.name)
+        mark_counted_as_external(core, row.name)
     core.readings.seen_s[row.name] = now
     account = core.ledger.accounts[row.name]
     account.present, account.description = True, row.description or account.description

@@ -72,7 +72,7 @@ class InstanceReported:
 
 
 @dataclass(frozen=True)
-class InstanceSilent:
+class InstanceDisconnected:
     """The report connection of the instance is down. It is no victim until it reports again."""
 
     model: str
@@ -285,7 +285,7 @@ Event = (
     | RecoveryBegan
     | FrontAnnounced
     | InstanceReported
-    | InstanceSilent
+    | InstanceDisconnected
     | InstanceEnded
     | StopAnswered
     | SleepAnswered

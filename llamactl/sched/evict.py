@@ -17,7 +17,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Why(StrEnum):
+class VictimVerdict(StrEnum):
     """Why an instance goes or stays, in the words of the journal."""
 
     CHOSEN = "chosen"
@@ -66,7 +66,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Room:
+class Demand:
     """The question: needs and limits in bytes per account. `max_loaded` 0: any number of instances."""
 
     needs: Mapping[str, int]
@@ -88,7 +88,7 @@ class Plan:
     shortages: Mapping[str, int] = field(default_factory=dict)
     """Account -> bytes missing now."""
     slots_short: int = 0
-    reasons: Mapping[str, Why] = field(default_factory=dict)
+    reasons: Mapping[str, VictimVerdict] = field(default_factory=dict)
     frees: int = 0
     """Bytes that the victims hold on what is short."""
 
@@ -96,22 +96,22 @@ class Plan:
     def is_under_way(self) -> bool:
         """Nobody else has to go: those that stop already make the room."""
         waited = [self.reasons.get(model) for model in self.waiting_for]
-        return self.outcome is Outcome.WAIT and bool(waited) and all(why is Why.LEAVING for why in waited)
+        return self.outcome is Outcome.WAIT and bool(waited) and all(why is VictimVerdict.LEAVING for why in waited)
 
 
 class _Space:
     """Running sums: what is short once some candidates are thought away."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self._needs = {name: size for name, size in room.needs.items() if size > 0 and name in room.capacities}
+    def __init__(self, demand: Demand) -> None:
+        self._demand = demand
+        self._needs = {name: size for name, size in demand.needs.items() if size > 0 and name in demand.capacities}
         self.hopeless = {
-            name: s - room.capacities[name] for name, s in self._needs.items() if s > room.capacities[name]
+            name: s - demand.capacities[name] for name, s in self._needs.items() if s > demand.capacities[name]
         }
         self._held = dict.fromkeys(self._needs, 0)
         self._movable = dict.fromkeys(self._needs, 0)
         self._count = 0
-        for candidate in room.candidates:
+        for candidate in demand.candidates:
             self.put_back(candidate)
 
     def put_back(self, candidate: Candidate) -> None:
@@ -130,7 +130,7 @@ class _Space:
 
     @property
     def slots_short(self) -> int:
-        return max(0, self._count + 1 - self._room.max_loaded) if self._room.max_loaded else 0
+        return max(0, self._count + 1 - self._demand.max_loaded) if self._demand.max_loaded else 0
 
     def list_short(self) -> set[str]:
         return {
@@ -139,7 +139,7 @@ class _Space:
             if (
                 self._movable[name] > 0
                 if name in self.hopeless
-                else need + self._held[name] > self._room.capacities[name]
+                else need + self._held[name] > self._demand.capacities[name]
             )
         }
 
@@ -147,7 +147,7 @@ class _Space:
         return self.slots_short > 0 or bool(self.list_short())
 
     def measure_shortages(self) -> dict[str, int]:
-        missing = {name: need + self._held[name] - self._room.capacities[name] for name, need in self._needs.items()}
+        missing = {name: need + self._held[name] - self._demand.capacities[name] for name, need in self._needs.items()}
         return {name: size for name, size in missing.items() if size > 0}
 
     def is_helped_by(self, candidate: Candidate) -> bool:
@@ -159,24 +159,24 @@ class _Space:
         return {c.model for c in candidates if slots_short or any(c.holds.get(name, 0) > 0 for name in short)}
 
 
-def judge_candidate(candidate: Candidate) -> Why | None:
+def judge_candidate(candidate: Candidate) -> VictimVerdict | None:
     """Why an instance cannot be a victim now; None when it can."""
     if candidate.leaving:
-        return Why.LEAVING
+        return VictimVerdict.LEAVING
     if candidate.pinned:
-        return Why.PINNED
+        return VictimVerdict.PINNED
     if candidate.loading:
-        return Why.LOADING
+        return VictimVerdict.LOADING
     if candidate.silent:
-        return Why.SILENT
+        return VictimVerdict.SILENT
     if candidate.draining:
-        return Why.DRAINING
+        return VictimVerdict.DRAINING
     if candidate.fresh and not candidate.recalled:
-        return Why.FRESH
+        return VictimVerdict.FRESH
     if candidate.busy:
-        return Why.BUSY
+        return VictimVerdict.BUSY
     if candidate.wanted and not candidate.recalled:
-        return Why.WANTED
+        return VictimVerdict.WANTED
     return None
 
 
@@ -184,25 +184,26 @@ def _order_victims(candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=lambda c: (not c.recalled, not c.goes_first, c.priority, c.last_used_s, c.model))
 
 
-def choose_victims(room: Room) -> Plan:
-    """What to do so that the room's needs fit."""
-    space = _Space(room)
+def choose_victims(demand: Demand) -> Plan:
+    """What to do so that the demand fits."""
+    space = _Space(demand)
     shortages, slots_short = space.measure_shortages(), space.slots_short
-    judged = {candidate.model: judge_candidate(candidate) for candidate in room.candidates}
-    helpful = space.list_helpful(room.candidates)
+    judged = {candidate.model: judge_candidate(candidate) for candidate in demand.candidates}
+    helpful = space.list_helpful(demand.candidates)
     reasons = {
-        model: why or (Why.NOT_NEEDED if model in helpful else Why.NO_HELP) for model, why in sorted(judged.items())
+        model: why or (VictimVerdict.NOT_NEEDED if model in helpful else VictimVerdict.NO_HELP)
+        for model, why in sorted(judged.items())
     }
 
     def plan(outcome: Outcome, victims: tuple[str, ...] = (), waiting_for: tuple[str, ...] = ()) -> Plan:
-        chosen = {**reasons, **dict.fromkeys(victims, Why.CHOSEN)}
-        holds = [candidate.holds for candidate in room.candidates if candidate.model in victims]
+        chosen = {**reasons, **dict.fromkeys(victims, VictimVerdict.CHOSEN)}
+        holds = [candidate.holds for candidate in demand.candidates if candidate.model in victims]
         frees = sum(held.get(name, 0) for held in holds for name in shortages)
         return Plan(outcome, victims, waiting_for, space.hopeless, shortages, slots_short, chosen, frees)
 
     if not space.is_short():
         return plan(Outcome.FITS)
-    leaving = [candidate for candidate in room.candidates if judged[candidate.model] is Why.LEAVING]
+    leaving = [candidate for candidate in demand.candidates if judged[candidate.model] is VictimVerdict.LEAVING]
     leaving_names = tuple(sorted(candidate.model for candidate in leaving if candidate.model in helpful))
     for candidate in leaving:
         space.free(candidate)
@@ -210,7 +211,7 @@ def choose_victims(room: Room) -> Plan:
         return plan(Outcome.WAIT, (), leaving_names)
 
     victims: list[Candidate] = []
-    for candidate in _order_victims(c for c in room.candidates if judged[c.model] is None):
+    for candidate in _order_victims(c for c in demand.candidates if judged[c.model] is None):
         if not space.is_short():
             break
         if space.is_helped_by(candidate):
@@ -225,13 +226,17 @@ def choose_victims(room: Room) -> Plan:
                 victims.remove(candidate)
         return plan(Outcome.EVICT, tuple(candidate.model for candidate in victims), leaving_names)
 
-    blocking = _order_blocking(c for c in room.candidates if judged[c.model] not in (None, Why.LEAVING, Why.PINNED))
+    blocking = _order_blocking(
+        c for c in demand.candidates if judged[c.model] not in (None, VictimVerdict.LEAVING, VictimVerdict.PINNED)
+    )
     in_the_way = tuple(candidate.model for candidate in blocking if space.is_helped_by(candidate))
     for candidate in blocking:
         space.free(candidate)
     if not space.is_short():
         return plan(Outcome.WAIT, (), in_the_way or leaving_names)
-    pinned = sorted(c.model for c in room.candidates if judged[c.model] is Why.PINNED and space.is_helped_by(c))
+    pinned = sorted(
+        c.model for c in demand.candidates if judged[c.model] is VictimVerdict.PINNED and space.is_helped_by(c)
+    )
     return plan(Outcome.PINNED, (), tuple(pinned))
 
 
@@ -239,19 +244,21 @@ def _order_blocking(candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=lambda c: (not c.draining, not c.busy, c.busy_since_s, c.last_used_s, c.model))
 
 
-def choose_drains(room: Room) -> tuple[str, ...]:
+def choose_drains(demand: Demand) -> tuple[str, ...]:
     """Which busy instances to drain for a need that has waited too long: the fewest in the order of the start of their
     oldest request, so that with them and every idle one gone it fits. Those that drain already come first. Empty where
     draining does not help. One that was loaded only just now is not drained, and goes by itself if it is idle.
     """
-    space = _Space(room)
-    judged = {candidate.model: judge_candidate(candidate) for candidate in room.candidates}
-    for candidate in room.candidates:
+    space = _Space(demand)
+    judged = {candidate.model: judge_candidate(candidate) for candidate in demand.candidates}
+    for candidate in demand.candidates:
         why = judged[candidate.model]
-        if why in (None, Why.LEAVING) or (why is Why.FRESH and not candidate.busy):
+        if why in (None, VictimVerdict.LEAVING) or (why is VictimVerdict.FRESH and not candidate.busy):
             space.free(candidate)
     drains: list[str] = []
-    for candidate in _order_blocking(c for c in room.candidates if judged[c.model] in (Why.BUSY, Why.DRAINING)):
+    for candidate in _order_blocking(
+        c for c in demand.candidates if judged[c.model] in (VictimVerdict.BUSY, VictimVerdict.DRAINING)
+    ):
         if space.is_short() and space.is_helped_by(candidate):
             space.free(candidate)
             drains.append(candidate.model)

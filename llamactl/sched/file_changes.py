@@ -11,7 +11,7 @@ When somebody looks is `readings`' question.
 from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched.core import Core
 from llamactl.sched.events import FilesSeen
-from llamactl.sched.instances import Model, Reason
+from llamactl.sched.instances import Model, StopReason
 from llamactl.sched.measuring import drop_measurement, queue_unmeasured
 from llamactl.sched.queue import Entry
 from llamactl.sched.recheck import Scope
@@ -33,7 +33,7 @@ def handle_files_seen(core: Core, event: FilesSeen, now: float) -> None:
     instance = model.instance
     asleep = model.state is State.SLEEPING and instance is not None and instance.takedown is None
     if entry is not None and asleep and model.has_other_files():
-        begin_takedown(core, model, Reason.ASLEEP, now, drain=True)
+        begin_takedown(core, model, StopReason.ASLEEP, now, drain=True)
 
 
 def _drop_figures(core: Core, model: Model, entry: Entry | None, event: FilesSeen) -> None:

@@ -31,7 +31,7 @@ def serve_waiters(core: Core, model: Model, now: float) -> None:
     instance, entry = model.instance, core.queue.get(model.name)
     if instance is None or entry is None or model.state is not State.READY or not instance.is_granting:
         return
-    for waiter in core.queue.take_leases(entry):
+    for waiter in core.queue.pop_leases(entry):
         grant_lease(core, instance, waiter, now)
     for waiter, since_s in entry.loads.items():
         core.complete(waiter, model.name, max(0.0, now - since_s))

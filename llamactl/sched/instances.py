@@ -25,7 +25,7 @@ RECALL_S = 5.0
 MAX_BACKOFF_S = 60.0
 
 
-class Reason(StrEnum):
+class StopReason(StrEnum):
     """Why an instance is taken down, in the words of the journal."""
 
     EVICTED = "evicted"
@@ -53,7 +53,7 @@ class Takedown:
     `stopping`.
     """
 
-    reason: Reason
+    reason: StopReason
     drain: bool
     """Running requests end first, however long they take. Without, one that is busy calls the whole thing off."""
     for_model: str = ""
@@ -65,7 +65,7 @@ class Takedown:
 
     @property
     def can_be_called_off(self) -> bool:
-        return self.reason in (Reason.EVICTED, Reason.IDLE, Reason.SLEEP) and not self.ordered
+        return self.reason in (StopReason.EVICTED, StopReason.IDLE, StopReason.SLEEP) and not self.ordered
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Instance:
     """Devices on which it may allocate while it loads."""
     uncharged: bool = False
     """It takes memory that nobody knows: no other load runs beside its own."""
-    hidden_on: set[str] = field(default_factory=set)
+    counted_as_external_on: set[str] = field(default_factory=set)
     """Devices that were calibrated while its charge was unknown, so that `external` there contains it."""
     stage: str = ""
     progress: float | None = None
@@ -108,11 +108,11 @@ class Instance:
     """In flight at the instance as it last said. It says when all of them have ended, and not how they come and go:
     this is shown and decides nothing.
     """
-    hinted_until_s: float = 0.0
+    assumed_busy_until_s: float = 0.0
     """It refused to stop, or spoke of requests that no lease covers: it counts as busy until then, and can be asked
     again.
     """
-    doubted_until_s: float = 0.0
+    suspect_until_s: float = 0.0
     """A front found it gone: no grants until it proves that it lives, ends, or this time has come."""
     leases: dict[Holder, Lease] = field(default_factory=dict)
     takedown: Takedown | None = None
@@ -129,13 +129,13 @@ class Instance:
         """Leases in use."""
         return sum([lease.busy for lease in self.leases.values()]) if self.leases else 0
 
-    def forget_hint(self) -> None:
+    def forget_assumed_busy(self) -> None:
         """A front has told of its lease since the instance last said what it is doing."""
         if not self.count_busy():
-            self.requests, self.hinted_until_s = 0, 0.0
+            self.requests, self.assumed_busy_until_s = 0, 0.0
 
     def is_busy(self, now: float) -> bool:
-        return self.count_busy() > 0 or now < self.hinted_until_s
+        return self.count_busy() > 0 or now < self.assumed_busy_until_s
 
     def place(self, needs: Mapping[str, int]) -> dict[str, int]:
         """What a model needs, with all that it needs on devices on those that were chosen for it."""
@@ -156,7 +156,7 @@ class Instance:
 
     @property
     def is_granting(self) -> bool:
-        return self.takedown is None and not self.doubted_until_s and not self.sleep_ordered
+        return self.takedown is None and not self.suspect_until_s and not self.sleep_ordered
 
 
 @dataclass
@@ -186,7 +186,7 @@ class Model:
     needs_of: Breakdown | None = None
     needs: dict[str, int] | None = None
     """Bytes per account of `needs_of`, so that they are summed up once."""
-    ways: tuple[ModelSettings, Mapping[str, int], tuple[str, ...], tuple[Option, ...]] | None = None
+    placement_options: tuple[ModelSettings, Mapping[str, int], tuple[str, ...], tuple[Option, ...]] | None = None
     """All ways to place it, with what they were made of."""
     learnt: dict[str, int] = field(default_factory=dict)
     """Bytes per account that it turned out to need at least when a load failed for lack of memory."""
@@ -290,4 +290,4 @@ class Model:
             return None
         if not instance.connected or instance.takedown is not None or instance.count_busy():
             return None
-        return max(instance.last_used_s, instance.ready_since_s, instance.hinted_until_s - timeout_s) + timeout_s
+        return max(instance.last_used_s, instance.ready_since_s, instance.assumed_busy_until_s - timeout_s) + timeout_s

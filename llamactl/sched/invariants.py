@@ -9,7 +9,7 @@ import itertools
 from llamactl.protocol.values import State
 from llamactl.sched.breakdowns import is_self_fitting
 from llamactl.sched.core import Core
-from llamactl.sched.instances import Instance, Model, Reason
+from llamactl.sched.instances import Instance, Model, StopReason
 from llamactl.sched.shares import count_sharers
 from llamactl.sched.states import RUNNING
 
@@ -71,7 +71,7 @@ def _check_instance(core: Core, model: Model, instance: Instance) -> None:
     assert instance.leases or takedown.retry_s is not None or not instance.connected, (
         f"{name!r} is recalled from nobody"
     )
-    if takedown.reason is Reason.EVICTED:
+    if takedown.reason is StopReason.EVICTED:
         assert not model.is_pinned(), f"{name!r} is pinned and a victim"
         assert takedown.drain or not instance.count_busy(), f"{name!r} is busy and a victim"
         assert instance.connected, f"{name!r} is silent and a victim"

@@ -13,10 +13,10 @@ from llamactl.sched import explain
 from llamactl.sched.breakdowns import list_device_rows, sum_per_account
 from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
-from llamactl.sched.events import InstanceEnded, InstanceReported, InstanceSilent, SendNote
+from llamactl.sched.events import InstanceDisconnected, InstanceEnded, InstanceReported, SendNote
 from llamactl.sched.granting import serve_waiters
-from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, Reason
-from llamactl.sched.measuring import mark_hidden, measure_after_load, stop_using_extra_bufts
+from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, StopReason
+from llamactl.sched.measuring import mark_counted_as_external, measure_after_load, stop_using_extra_bufts
 from llamactl.sched.recheck import Scope
 from llamactl.sched.shortage import learn_from_failure, learn_from_success
 from llamactl.sched.takedown import (
@@ -45,7 +45,7 @@ def handle_instance_reported(core: Core, event: InstanceReported, now: float) ->
     if instance.requests and event.busy == 0:
         note_use(instance, now, now)  # requests that no front may have told of have ended just now
     instance.requests = max(0, event.busy)
-    instance.hinted_until_s = now + RECALL_S if instance.requests and not instance.leases else 0.0
+    instance.assumed_busy_until_s = now + RECALL_S if instance.requests and not instance.leases else 0.0
     instance.facts = model.facts = event.facts or instance.facts or model.facts
     if first and instance.adopted:
         _recall_note(core, instance, event, now)
@@ -62,7 +62,9 @@ def handle_instance_reported(core: Core, event: InstanceReported, now: float) ->
             _fall_asleep(core, model, instance, event, now)
         case ChildState.STOPPING:
             if model.state is not State.STOPPING:
-                stop_unit(core, model, instance.takedown.reason if instance.takedown is not None else Reason.BY_HAND)
+                stop_unit(
+                    core, model, instance.takedown.reason if instance.takedown is not None else StopReason.BY_HAND
+                )
         case ChildState.FAILED:
             instance.error = event.error or instance.error
         case ChildState.MEASURED:
@@ -94,7 +96,7 @@ def _fall_asleep(core: Core, model: Model, instance: Instance, event: InstanceRe
     instance.effective = event.effective
     core.charge(model.name, sum_per_account(event.effective))
     instance.sleep_ordered = False
-    if instance.takedown is not None and instance.takedown.reason is Reason.SLEEP:
+    if instance.takedown is not None and instance.takedown.reason is StopReason.SLEEP:
         instance.takedown = None
     for holder in instance.leases:
         core.notify(holder, instance.make_lease_gone("it sleeps"))
@@ -187,17 +189,17 @@ def _settle(
         instance.awake = effective
     sizes = sum_per_account(effective)
     core.charge(model.name, sizes)
-    instance.hidden_on.clear()
+    instance.counted_as_external_on.clear()
     core.ledger.learn_devices(effective)
     for row in list_device_rows(effective):
         if not only_raise:
             core.readings.seen_s[row.name] = now
         unsettled = any(core.is_unsettled(other, row.name) for other, _ in core.list_running() if other is not model)
         if core.ledger.calibrate(row, row.used, model.name, only_raise=only_raise or unsettled):
-            mark_hidden(core, row.name)
+            mark_counted_as_external(core, row.name)
 
 
-def handle_instance_silent(core: Core, event: InstanceSilent, now: float) -> None:
+def handle_instance_disconnected(core: Core, event: InstanceDisconnected, now: float) -> None:
     found = core.find(event.model, event.generation)
     if found is None:
         return
@@ -232,7 +234,7 @@ def handle_instance_ended(core: Core, event: InstanceEnded, now: float) -> None:
     elif failure is not None:
         _end_crashed(core, model, instance, failure, now)
     else:
-        core.record("model unloaded", model.name, reason=str(Reason.BY_HAND))
+        core.record("model unloaded", model.name, reason=str(StopReason.BY_HAND))
         core.drop_instance(model, State.UNLOADED)
     reason = failure.message or failure.result if failure is not None else "unloaded"
     for holder in instance.leases:
@@ -277,11 +279,11 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
             core, "warm-up died", model, failure, next="instance died in warm-up, retrying without extra buffer types"
         )
         if core.queue.get(model.name) is None:
-            core.queue.join(model.name, now).own = True
+            core.queue.join(model.name, now).detached = True
         return
     if retry and model.settings is not None:
         if core.queue.get(model.name) is None:
-            core.queue.join(model.name, now).own = True
+            core.queue.join(model.name, now).detached = True
         return
     model.failure, model.retried = failure, False
     model.failures += 1
@@ -302,7 +304,7 @@ def _end_crashed(core: Core, model: Model, instance: Instance, failure: LoadFail
     explain.record_ended_badly(core, "instance crashed", model, failure, retry_in_s=backoff_s)
     core.drop_instance(model, State.FAILED)
     entry = core.queue.get(model.name)
-    if entry is not None and not entry.own and backoff_s > 0:
+    if entry is not None and not entry.detached and backoff_s > 0:
         _fail_entry(core, model, failure, now)
 
 

@@ -9,10 +9,10 @@ from llamactl.protocol.values import State
 from llamactl.sched import explain
 from llamactl.sched.breakdowns import HOST
 from llamactl.sched.core import Core
-from llamactl.sched.evict import Outcome, Plan, Why
+from llamactl.sched.evict import Outcome, Plan, VictimVerdict
 from llamactl.sched.instances import Model
 from llamactl.sched.placement import Choice
-from llamactl.sched.placement_options import choose_way, get_needs
+from llamactl.sched.placement_options import choose_placement_option, get_needs
 from llamactl.sched.queue import Entry
 
 MAX_INSTANCES = 64
@@ -28,7 +28,7 @@ def explain_load(core: Core, model: Model, now: float) -> LoadPlan:
         return _make(
             core, model, "invalid", f"it cannot be loaded: {model.invalid or 'it is in the configuration no more'}"
         )
-    choice = choose_way(core, model, entry, now)
+    choice = choose_placement_option(core, model, entry, now)
     if model.min is None and model.memory.value != "failed":
         words = "it would be measured first: nobody knows yet what it needs"
         return _make(core, model, "measure", words, choice, now)
@@ -141,7 +141,7 @@ def _list_instances(core: Core, plan: Plan, now: float) -> tuple[PlanInstance, .
         found.append(
             PlanInstance(
                 model=name,
-                goes=why is Why.CHOSEN,
+                goes=why is VictimVerdict.CHOSEN,
                 why=_format_why(why, idle_s, plan),
                 idle_s=round(idle_s, 1),
                 frees=holds,
@@ -150,13 +150,13 @@ def _list_instances(core: Core, plan: Plan, now: float) -> tuple[PlanInstance, .
     return tuple(sorted(found, key=lambda one: (not one.goes, one.model)))
 
 
-def _format_why(why: Why, idle_s: float, plan: Plan) -> str:
+def _format_why(why: VictimVerdict, idle_s: float, plan: Plan) -> str:
     match why:
-        case Why.CHOSEN:
+        case VictimVerdict.CHOSEN:
             return f"idle for {idle_s:.0f} s, least recently used of those that help"
-        case Why.NOT_NEEDED if plan.outcome is not Outcome.EVICT:
+        case VictimVerdict.NOT_NEEDED if plan.outcome is not Outcome.EVICT:
             return "it could go, but that would not be enough: nothing is stopped in vain"
-        case Why.NOT_NEEDED:
+        case VictimVerdict.NOT_NEEDED:
             return "not needed: enough others go before it"
         case _:
             return why.value
@@ -166,9 +166,9 @@ def record_plan(core: Core, model: Model, entry: Entry, choice: Choice, now: flo
     """The same for the journal, once for each decision that is another one than the last."""
     plan = choice.plan
     decided = (choice.option.devices, plan.outcome, plan.victims, frozenset(plan.waiting_for), choice.conflicts)
-    if entry.decided == decided:
+    if entry.last_logged_decision == decided:
         return
-    entry.decided = decided
+    entry.last_logged_decision = decided
     record = describe_choice(core, model, entry, choice, now)
     whys = {one.model: one.why for one in record.instances[:MAX_INSTANCES]}
     fields: dict[str, object] = {}

@@ -10,7 +10,7 @@ say nothing about what is free now.
 from llamactl.protocol.control_socket import MeasureResult
 from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched import explain
-from llamactl.sched.admission import get_host_room, is_to_be_measured, list_margins
+from llamactl.sched.admission import get_host_headroom, is_to_be_measured, list_margins
 from llamactl.sched.breakdowns import HOST, list_claimed_devices, list_device_rows
 from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
@@ -46,7 +46,7 @@ def start_measure(core: Core) -> None:
             model.get_settings(),
             list_margins(core, model.get_settings(), {}),
             not core.no_extra_bufts,
-            get_host_room(core, {}),
+            get_host_headroom(core, {}),
             anew=name in queue.waiters.values() or model.measure_attempts > 0,
         )
     )
@@ -108,7 +108,7 @@ def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> N
             core.measuring.add(model.name, first=True)  # who asks wants to know what is true now
     else:
         calibrate_by_measure(core, event, now)
-        for waiter in core.measuring.take_waiters(model.name):
+        for waiter in core.measuring.pop_waiters(model.name):
             core.emit(Tell(waiter, MeasureResult(id=waiter[1], model=model.name, memory=model.describe_memory())))
     explain.record_measured(core, model, event.cached)
     instance = model.instance
@@ -127,14 +127,14 @@ def calibrate_by_measure(core: Core, event: MeasureReported, now: float) -> None
         core.readings.seen_s[row.name] = now
         unsettled = any(core.is_unsettled(other, row.name) for other, _ in core.list_running())
         if core.ledger.calibrate(row, 0, "", only_raise=unsettled):
-            mark_hidden(core, row.name)
+            mark_counted_as_external(core, row.name)
 
 
-def mark_hidden(core: Core, account: str) -> None:
+def mark_counted_as_external(core: Core, account: str) -> None:
     """Instances that have not reported since they were found are in what `external` says of this account now."""
     for _, instance in core.list_running():
         if instance.is_unknown:
-            instance.hidden_on.add(account)
+            instance.counted_as_external_on.add(account)
 
 
 def calibrate_host(core: Core, total: int, available: int) -> None:
@@ -161,7 +161,7 @@ def handle_measure_ended(core: Core, event: MeasureEnded, now: float) -> None:
         model.measure_attempts += not event.untried
         model.memory = MemoryStatus.MEASURED if model.min is not None else MemoryStatus.FAILED
     core.record("measurement failed", model.name, "warning", reason=model.measure_error, attempt=model.measure_attempts)
-    core.refuse_all(core.measuring.take_waiters(model.name), explain.refuse_measure_failed(model))
+    core.refuse_all(core.measuring.pop_waiters(model.name), explain.refuse_measure_failed(model))
     if model.state in (State.READY, State.SLEEPING):
         measure_after_load(core, model)
 

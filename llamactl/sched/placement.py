@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from llamactl.protocol.values import Breakdown
 from llamactl.sched.breakdowns import HOST, list_device_rows
-from llamactl.sched.evict import Outcome, Plan, Room
+from llamactl.sched.evict import Demand, Outcome, Plan
 from llamactl.settings import ModelSettings
 
 
@@ -32,7 +32,7 @@ class Choice:
     """An option with what must happen for it."""
 
     option: Option
-    room: Room
+    demand: Demand
     plan: Plan
     conflicts: tuple[str, ...] = ()
     """Loads that must end first."""

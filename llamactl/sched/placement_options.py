@@ -1,7 +1,7 @@
-"""In which ways can a model be loaded or woken, and what would each one take?
+"""Which placement options has a model that is to be loaded or woken, and what would each one take?
 
-Each way is weighed against one picture of all instances: who could go, who is busy, which loads are under way. Nothing
-here changes anything, so that `llamactl plan` asks the same questions as a real load.
+Each option is weighed against one picture of all instances: who could go, who is busy, which loads are under way.
+Nothing here changes anything, so that `llamactl plan` asks the same questions as a real load.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from dataclasses import replace
 from llamactl.protocol.values import State
 from llamactl.sched.breakdowns import is_self_fitting, list_claimed_devices, sum_per_account
 from llamactl.sched.core import Core
-from llamactl.sched.evict import Candidate, Room, choose_victims
-from llamactl.sched.instances import Instance, Model, Reason
+from llamactl.sched.evict import Candidate, Demand, choose_victims
+from llamactl.sched.instances import Instance, Model, StopReason
 from llamactl.sched.placement import Choice, Option, choose_placement, list_options
 from llamactl.sched.queue import Entry
 
@@ -23,32 +23,39 @@ def get_needs(model: Model) -> Needs:
     return model.get_needs()
 
 
-def list_ways(core: Core, model: Model) -> tuple[Option, ...]:
+def list_placement_options(core: Core, model: Model) -> tuple[Option, ...]:
     """All ways to load, or to wake, a model. A sleeping one needs what it had when it was awake, where it was."""
     needs, instance = get_needs(model), model.instance
     needs = {} if needs is None else needs
     if instance is None:
         ledger = core.ledger
         present = tuple([name for name, account in ledger.accounts.items() if account.present and account.total])
-        settings, known = model.get_settings(), model.ways
+        settings, known = model.get_settings(), model.placement_options
         if known is None or known[0] is not settings or known[1] is not needs or known[2] != present:
-            known = model.ways = (settings, needs, present, list_options(settings, model.min, needs, present))
+            known = model.placement_options = (
+                settings,
+                needs,
+                present,
+                list_options(settings, model.min, needs, present),
+            )
         return known[3]
     awake = sum_per_account(instance.awake) if instance.awake is not None else instance.place(needs)
     held = core.ledger.holds.get(model.name, {})
     return (Option({name: max(0, size - held.get(name, 0)) for name, size in awake.items()}, instance.placement),)
 
 
-def choose_way(core: Core, model: Model, entry: Entry | None, now: float) -> Choice:
+def choose_placement_option(core: Core, model: Model, entry: Entry | None, now: float) -> Choice:
     """The best way to load or wake a model now, and what must happen for it."""
     instance = model.instance
     candidates = tuple(
         _describe(core, other, running, now) for other, running in core.list_running() if running is not instance
     )
     known, loaders = get_needs(model) is not None, list_loaders(core)
-    choices = [_weigh(core, model, option, candidates, known, loaders) for option in list_ways(core, model)]
+    choices = [
+        _weigh(core, model, option, candidates, known, loaders) for option in list_placement_options(core, model)
+    ]
     best = choose_placement(choices, entry.placement if entry is not None else None)
-    # Whatever would help another way may make it the better one.
+    # Whatever would help another option may make it the better one.
     watched = frozenset(name for choice in choices for name in choice.plan.shortages)
     slots = frozenset({""}) if best.plan.slots_short else frozenset()
     return replace(best, watched=watched | slots)
@@ -66,14 +73,14 @@ def _weigh(
     if model.retried:
         # Nobody knows a limit there, but it was met: everything idle goes.
         capacities |= {name: size for name, size in model.learnt.items() if name not in capacities}
-    room = Room(option.needs, capacities, candidates, core.settings.max_loaded)
+    demand = Demand(option.needs, capacities, candidates, core.settings.max_loaded)
     conflicts = find_conflicts(model, option.needs if known else None, option.devices, loaders)
     left = sum(
-        room.capacities[name] - core.ledger.held.get(name, 0) - option.needs.get(name, 0)
+        demand.capacities[name] - core.ledger.held.get(name, 0) - option.needs.get(name, 0)
         for name in option.devices
-        if name in room.capacities
+        if name in demand.capacities
     )
-    return Choice(option, room, choose_victims(room), conflicts, left=left)
+    return Choice(option, demand, choose_victims(demand), conflicts, left=left)
 
 
 def list_loaders(core: Core) -> list[tuple[Model, Instance]]:
@@ -113,7 +120,7 @@ def _describe(core: Core, model: Model, instance: Instance, now: float) -> Candi
     takedown = instance.takedown
     stopping = model.state is State.STOPPING
     busy = instance.is_busy(now)
-    evicting = takedown is not None and takedown.reason is Reason.EVICTED and not takedown.ordered
+    evicting = takedown is not None and takedown.reason is StopReason.EVICTED and not takedown.ordered
     going = takedown is not None and not evicting
     return Candidate(
         model=model.name,
@@ -140,7 +147,7 @@ def promise(core: Core, model: Model) -> Needs:
     if get_needs(model) is None and model.instance is None:
         return None
     promised: dict[str, int] = {}
-    for option in list_ways(core, model):
+    for option in list_placement_options(core, model):
         for name, size in option.needs.items():
             promised[name] = max(promised.get(name, 0), size)
     return promised

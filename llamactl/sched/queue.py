@@ -20,7 +20,7 @@ class Entry:
 
     model: str
     since_s: float
-    own: bool = False
+    detached: bool = False
     leases: dict[Waiter, float] = field(default_factory=dict)
     """Requests that want a lease, since when."""
     loads: dict[Waiter, float] = field(default_factory=dict)
@@ -34,11 +34,11 @@ class Entry:
     waiting_for: tuple[str, ...] = ()
     placement: tuple[str, ...] | None = None
     """Devices for which others are being taken down; None: for none yet."""
-    decided: object = None
+    last_logged_decision: object = None
     """The last decision that the journal was told."""
     replaced: int = 0
     """How often its files turned out to be others than those that were measured."""
-    said: object = None
+    last_logged_wait: object = None
     """What the journal was told last of why it waits, so that it is told once."""
 
     @property
@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def is_wanted(self) -> bool:
-        return self.own or bool(self.leases or self.loads)
+        return self.detached or bool(self.leases or self.loads)
 
     def describe(self) -> Progress:
         """Where it is, as its waiters are told; without the id of a request."""
@@ -105,7 +105,7 @@ class LoadQueue:
     def add_load(self, model: str, waiter: Waiter, now: float) -> Entry:
         entry = self.join(model, now)
         entry.loads[waiter] = now
-        entry.own = True
+        entry.detached = True
         self._waiters[waiter] = model
         return entry
 
@@ -118,7 +118,7 @@ class LoadQueue:
             self._on_remove()
         return entry
 
-    def take_leases(self, entry: Entry) -> list[Waiter]:
+    def pop_leases(self, entry: Entry) -> list[Waiter]:
         """The requests that want a lease leave the entry, to be granted."""
         waiters = list(entry.leases)
         entry.leases.clear()
@@ -166,7 +166,7 @@ class MeasureQueue:
         """Whether the child that runs measures this model, and as it is configured now."""
         return self.current == model and not self.dropped
 
-    def take_waiters(self, model: str) -> list[Waiter]:
+    def pop_waiters(self, model: str) -> list[Waiter]:
         taken = [waiter for waiter, name in self.waiters.items() if name == model]
         for waiter in taken:
             del self.waiters[waiter]

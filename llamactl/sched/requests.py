@@ -26,7 +26,7 @@ from llamactl.sched.events import (
 )
 from llamactl.sched.file_changes import must_load_anew
 from llamactl.sched.granting import grant_lease, send_note, serve_waiters
-from llamactl.sched.instances import RECALL_S, Model, Reason
+from llamactl.sched.instances import RECALL_S, Model, StopReason
 from llamactl.sched.queue import Entry
 from llamactl.sched.recheck import Scope
 from llamactl.sched.takedown import (
@@ -65,8 +65,8 @@ def handle_lease_requested(core: Core, event: LeaseRequested, now: float) -> Non
         return
     instance = model.instance
     if model.state is State.READY and instance is not None:
-        if event.stale_generation == instance.generation and not instance.doubted_until_s:
-            instance.doubted_until_s = now + RECALL_S
+        if event.stale_generation == instance.generation and not instance.suspect_until_s:
+            instance.suspect_until_s = now + RECALL_S
             core.record("instance doubted", model.name, "warning", why="a front cannot connect to it")
         if instance.is_granting:
             grant_lease(core, instance, waiter, now)
@@ -112,7 +112,7 @@ def handle_load_requested(core: Core, event: LoadRequested, now: float) -> None:
 def want_load(core: Core, model: Model, now: float) -> None:
     """A load that is its own waiter."""
     entry = core.queue.join(model.name, now)
-    entry.own = True
+    entry.detached = True
     _join(core, model, entry, None, now)
 
 
@@ -122,14 +122,14 @@ def _join(core: Core, model: Model, entry: Entry, waiter: Waiter | None, now: fl
     if instance is not None and model.state is State.LOADING:
         if instance.adopted:
             # Whoever wanted it before the restart may still want it.
-            entry.own = True
+            entry.detached = True
         if entry.stage is Stage.QUEUED:
             entry.stage, entry.fraction = Stage.LOADING, instance.progress
     if waiter is not None:
         core.tell_progress(waiter, entry.describe())
     asleep = model.state is State.SLEEPING and instance is not None and instance.takedown is None
     if asleep and must_load_anew(model):
-        begin_takedown(core, model, Reason.ASLEEP, now, drain=True)
+        begin_takedown(core, model, StopReason.ASLEEP, now, drain=True)
     elif asleep and entry.stage is Stage.QUEUED and not entry.waiting_for:
         core.recheck(Scope.NEW, model.name)
     if instance is not None:
@@ -158,7 +158,7 @@ def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> N
         if entry is None:
             core.refuse_all([waiter], explain.refuse_not_loaded(model, "unload"))
         else:
-            core.record("load cancelled", model.name, reason=str(Reason.COMMAND))
+            core.record("load cancelled", model.name, reason=str(StopReason.COMMAND))
             core.complete(waiter, model.name)
         return
     if model.state is State.STOPPING and not event.wait:
@@ -172,7 +172,7 @@ def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> N
     if not event.now:
         pursue_departure(core, model, now)
     else:
-        stop_unit(core, model, Reason.COMMAND)
+        stop_unit(core, model, StopReason.COMMAND)
         for holder in instance.leases:
             core.notify(holder, instance.make_lease_gone("unloaded by command"))
         instance.leases.clear()
@@ -247,9 +247,9 @@ def cancel_entry(core: Core, entry: Entry) -> None:
     """Nobody waits for this load any more."""
     core.queue.remove(entry.model)
     model = core.models[entry.model]
-    core.record("load cancelled", model.name, reason=str(Reason.UNWANTED))
+    core.record("load cancelled", model.name, reason=str(StopReason.UNWANTED))
     if model.state is State.LOADING:
-        stop_unit(core, model, Reason.UNWANTED)
+        stop_unit(core, model, StopReason.UNWANTED)
 
 
 def handle_connection_gone(core: Core, holder: Holder, now: float) -> None:
@@ -264,7 +264,7 @@ def handle_connection_gone(core: Core, holder: Holder, now: float) -> None:
         lease = instance.leases.pop(holder, None)
         if lease is not None:
             instance.last_used_s = now if lease.busy else instance.last_used_s
-            instance.forget_hint()
+            instance.forget_assumed_busy()
         if instance.takedown is not None:
             instance.takedown.unanswered.pop(holder, None)
             advance_takedown(core, model, now)
@@ -275,9 +275,9 @@ def handle_connection_gone(core: Core, holder: Holder, now: float) -> None:
 # --- time ---
 
 
-def expire_doubts(core: Core, model: Model, now: float) -> None:
+def expire_suspicion(core: Core, model: Model, now: float) -> None:
     """An instance that was said to be gone and has not ended after all is believed to live."""
     instance = model.instance
-    if instance is not None and instance.doubted_until_s and now >= instance.doubted_until_s:
-        instance.doubted_until_s = 0.0
+    if instance is not None and instance.suspect_until_s and now >= instance.suspect_until_s:
+        instance.suspect_until_s = 0.0
         serve_waiters(core, model, now)

@@ -14,7 +14,7 @@ from llamactl.sched.breakdowns import HOST, add_bytes
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Model
 from llamactl.sched.placement import Option
-from llamactl.sched.placement_options import get_needs, list_ways
+from llamactl.sched.placement_options import get_needs, list_placement_options
 
 DRIVER_BYTES = 512 << 20
 """A GPU's driver keeps memory for each process, which shows in what is free for a child but not in its figures: with
@@ -30,7 +30,7 @@ class Reserve:
     models: list[str] = field(default_factory=list)
 
 
-def reserve_room(core: Core, model: Model, option: Option, promised: Mapping[str, int]) -> Reserve:
+def reserve_headroom(core: Core, model: Model, option: Option, promised: Mapping[str, int]) -> Reserve:
     """Before `model` is charged. `promised`: what it must leave in any case."""
     reserve, settings = Reserve(), model.get_settings()
     if settings.ctx or not settings.fit:
@@ -42,12 +42,13 @@ def reserve_room(core: Core, model: Model, option: Option, promised: Mapping[str
     }
     spare = {name: size if name == HOST else size - DRIVER_BYTES for name, size in spare.items()}
     for other in _list_expected(core, model):
-        fitting = [way for way in list_ways(core, other) if _is_within(way.needs, spare)]
+        fitting = [theirs for theirs in list_placement_options(core, other) if _is_within(theirs.needs, spare)]
         if not fitting:
             continue
-        way = min(fitting, key=lambda way: sum(way.needs.get(name, 0) for name in option.needs if name != HOST))
-        spare = {name: size - way.needs.get(name, 0) for name, size in spare.items()}
-        reserve.sizes = add_bytes([reserve.sizes, dict(way.needs)])
+        devices = [name for name in option.needs if name != HOST]
+        least = min(fitting, key=lambda theirs: sum(theirs.needs.get(name, 0) for name in devices))
+        spare = {name: size - least.needs.get(name, 0) for name, size in spare.items()}
+        reserve.sizes = add_bytes([reserve.sizes, dict(least.needs)])
         reserve.models.append(other.name)
     return reserve
 

@@ -25,9 +25,9 @@ from llamactl.sched import (
     status,
     takedown,
 )
-from llamactl.sched.admission import admit_fresh, admit_head, admit_loads
+from llamactl.sched.admission import admit_head, admit_loads, admit_new
 from llamactl.sched.core import Core
-from llamactl.sched.instances import Lease, Model, Reason
+from llamactl.sched.instances import Lease, Model, StopReason
 from llamactl.sched.recheck import Agenda, Scope
 from llamactl.sched.shares import share_processors
 
@@ -65,7 +65,7 @@ class Scheduler:
 
     # --- views ---
 
-    def take_passed(self) -> dict[str, tuple[State, ...]]:
+    def pop_passed(self) -> dict[str, tuple[State, ...]]:
         """The states that models have come to since the last call, in order."""
         passed = {name: tuple(model.passed) for name, model in self._core.models.items() if model.passed}
         for name in passed:
@@ -127,7 +127,7 @@ def _decide(core: Core, now: float) -> None:
     else:
         if Scope.HEAD in due:
             admit_head(core, now)
-        admit_fresh(core, due.new, now)
+        admit_new(core, due.new, now)
     measuring.start_measure(core)
 
 
@@ -140,10 +140,10 @@ def _find_deadline(core: Core, now: float) -> float | None:
     for model, instance in core.list_running():
         if instance.takedown is not None:
             deadlines += takedown.list_takedown_deadlines(instance)
-        if instance.doubted_until_s:
-            deadlines.append(instance.doubted_until_s)
-        if instance.hinted_until_s and len(core.queue):
-            deadlines.append(instance.hinted_until_s)
+        if instance.suspect_until_s:
+            deadlines.append(instance.suspect_until_s)
+        if instance.assumed_busy_until_s and len(core.queue):
+            deadlines.append(instance.assumed_busy_until_s)
         if core.recovery is None and model.name not in core.queue:  # one that is wanted does not go by itself
             deadlines += [at for at in (model.get_idle_deadline(), model.get_sleep_deadline()) if at is not None]
         fresh_until_s = instance.ready_since_s + core.settings.min_resident_s
@@ -160,9 +160,9 @@ def _expire(core: Core, now: float) -> None:
         core.recheck(Scope.ALL)
     for model, instance in core.list_running():
         takedown.expire_takedown(core, model, now)
-        requests.expire_doubts(core, model, now)
-        if instance.hinted_until_s and now >= instance.hinted_until_s:
-            instance.hinted_until_s = 0.0
+        requests.expire_suspicion(core, model, now)
+        if instance.assumed_busy_until_s and now >= instance.assumed_busy_until_s:
+            instance.assumed_busy_until_s = 0.0
             core.recheck(Scope.HEAD)
         if core.recovery is None and model.name not in core.queue:
             _end_idleness(core, model, now)
@@ -170,7 +170,7 @@ def _expire(core: Core, now: float) -> None:
 
 def _end_idleness(core: Core, model: Model, now: float) -> None:
     """Unload, or put to sleep, what nobody has used for long enough."""
-    for at_s, reason in ((model.get_idle_deadline(), Reason.IDLE), (model.get_sleep_deadline(), Reason.SLEEP)):
+    for at_s, reason in ((model.get_idle_deadline(), StopReason.IDLE), (model.get_sleep_deadline(), StopReason.SLEEP)):
         if at_s is not None and now >= at_s:
             takedown.begin_takedown(core, model, reason, now)
             return
@@ -198,7 +198,7 @@ def _handle_lease_idle(core: Core, event: events.LeaseIdle, now: float) -> None:
         return
     lease.busy, lease.last_used_s = False, event.last_used_s
     instance = found[1]
-    instance.forget_hint()
+    instance.forget_assumed_busy()
     takedown.note_use(instance, event.last_used_s, now)
     if event.keep_alive_s is not None:
         granting.send_note(core, instance, keep_alive_s=event.keep_alive_s)
@@ -231,7 +231,7 @@ _HANDLERS: dict[type, Callable[[Core, Any, float], None]] = {
     events.FrontAnnounced: configure.handle_front_announced,
     events.LeaseAnnounced: configure.handle_lease_announced,
     events.InstanceReported: lifecycle.handle_instance_reported,
-    events.InstanceSilent: lifecycle.handle_instance_silent,
+    events.InstanceDisconnected: lifecycle.handle_instance_disconnected,
     events.InstanceEnded: lifecycle.handle_instance_ended,
     events.StopAnswered: takedown.handle_stop_answered,
     events.SleepAnswered: takedown.handle_sleep_answered,

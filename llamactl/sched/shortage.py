@@ -49,8 +49,8 @@ def learn_from_failure(core: Core, model: Model, instance: Instance, failure: Lo
     short = {name: size for name, size in (named or dict.fromkeys(needs, 0)).items() if others.get(name, 0) > 0}
     for name, size in short.items():
         capacity = core.ledger.get_capacity(name)
-        room = capacity - others[name] if capacity is not None else needs.get(name, 0)
-        learnt = max(needs.get(name, 0), room) + max(size, 1)
+        headroom = capacity - others[name] if capacity is not None else needs.get(name, 0)
+        learnt = max(needs.get(name, 0), headroom) + max(size, 1)
         model.learnt[name] = max(model.learnt.get(name, 0), learnt)
     if not short:
         return False

@@ -24,12 +24,12 @@ from llamactl.sched.events import (
     StopUnit,
 )
 from llamactl.sched.granting import send_note, serve_waiters
-from llamactl.sched.instances import RECALL_S, Instance, Lease, Model, Reason, Takedown
+from llamactl.sched.instances import RECALL_S, Instance, Lease, Model, StopReason, Takedown
 from llamactl.sched.recheck import Scope
 
 
 def begin_takedown(
-    core: Core, model: Model, reason: Reason, now: float, for_model: str = "", drain: bool = False
+    core: Core, model: Model, reason: StopReason, now: float, for_model: str = "", drain: bool = False
 ) -> None:
     """Start, or turn a takedown that could be called off into this one."""
     instance = model.instance
@@ -67,7 +67,7 @@ def advance_takedown(core: Core, model: Model, now: float) -> None:
     ):
         return
     takedown.retry_s = None
-    if instance.connected and takedown.reason is Reason.SLEEP:
+    if instance.connected and takedown.reason is StopReason.SLEEP:
         instance.sleep_ordered = True
         core.emit(OrderSleep(model.name, instance.generation))
     elif instance.connected:
@@ -75,7 +75,7 @@ def advance_takedown(core: Core, model: Model, now: float) -> None:
         core.emit(OrderStop(model.name, instance.generation))
     elif takedown.can_be_called_off:
         call_off_takedown(core, model, "its report connection is down", now)
-    elif takedown.reason in (Reason.COMMAND, Reason.REMOVED):
+    elif takedown.reason in (StopReason.COMMAND, StopReason.REMOVED):
         # Nobody can ask it, and nobody holds a lease: what the operator wants is done.
         stop_unit(core, model, takedown.reason)
 
@@ -102,18 +102,18 @@ def pursue_departure(core: Core, model: Model, now: float) -> None:
     if instance is None or model.state is State.STOPPING or instance.is_unknown:
         return
     if instance.unwanted:
-        reason = Reason.COMMAND
+        reason = StopReason.COMMAND
     elif model.removed and core.started and core.recovery is None:
-        reason = Reason.REMOVED
+        reason = StopReason.REMOVED
     else:
         return
     if model.state is State.LOADING:
         stop_unit(core, model, reason)
-    elif instance.takedown is None or instance.takedown.reason not in (Reason.COMMAND, Reason.REMOVED):
+    elif instance.takedown is None or instance.takedown.reason not in (StopReason.COMMAND, StopReason.REMOVED):
         begin_takedown(core, model, reason, now, drain=True)
 
 
-def stop_unit(core: Core, model: Model, reason: Reason, for_model: str = "") -> None:
+def stop_unit(core: Core, model: Model, reason: StopReason, for_model: str = "") -> None:
     """The unit shall stop, whatever it does."""
     instance = model.instance
     if instance is None or model.state is State.STOPPING:
@@ -132,7 +132,7 @@ def tell_unloaders(core: Core, model: Model, warning: str = "") -> None:
     if instance is None:
         return
     going = name if model.state is State.STOPPING or warning else ()
-    busy = name if not going and (instance.count_busy() or instance.hinted_until_s) else ()
+    busy = name if not going and (instance.count_busy() or instance.assumed_busy_until_s) else ()
     progress = Progress(id=0, stage=Stage.WAITING, waiting_for=name, busy=busy, going=going, warning=warning)
     for waiter in instance.unloaders:
         core.tell_progress(waiter, progress)
@@ -175,7 +175,7 @@ def handle_stop_answered(core: Core, event: StopAnswered, now: float) -> None:
     if event.stopping:
         # Also when nobody waits for the answer any more: the instance has agreed and takes no request from now on.
         if model.state in (State.READY, State.SLEEPING):
-            stop_unit(core, model, takedown.reason if takedown is not None else Reason.EVICTED)
+            stop_unit(core, model, takedown.reason if takedown is not None else StopReason.EVICTED)
         return
     if takedown is None or not takedown.ordered or model.state is State.STOPPING:
         return
@@ -185,9 +185,9 @@ def handle_stop_answered(core: Core, event: StopAnswered, now: float) -> None:
         core.record("instance unresponsive", model.name, "warning", why=why, next="its unit is stopped")
         how = f"systemd stops it, and kills it after {core.settings.stop_timeout_s:g} s"
         tell_unloaders(core, model, f"{why}: {how}")
-        stop_unit(core, model, Reason.COMMAND)
+        stop_unit(core, model, StopReason.COMMAND)
         return
-    instance.hinted_until_s = now + RECALL_S
+    instance.assumed_busy_until_s = now + RECALL_S
     tell_unloaders(core, model)
     if takedown.drain:
         takedown.retry_s = now + RECALL_S
@@ -214,8 +214,8 @@ def end_sleep_order(core: Core, model: Model, why: str, now: float) -> None:
     instance = model.instance
     assert instance is not None
     instance.sleep_ordered = False
-    instance.hinted_until_s = now + RECALL_S
-    if instance.takedown is not None and instance.takedown.reason is Reason.SLEEP:
+    instance.assumed_busy_until_s = now + RECALL_S
+    if instance.takedown is not None and instance.takedown.reason is StopReason.SLEEP:
         call_off_takedown(core, model, why, now)
     elif instance.takedown is not None:
         advance_takedown(core, model, now)

@@ -58,18 +58,18 @@ class Children:
     """The server of `report.sock`.
 
     `is_expected(role, slug, generation)` tells whether such a unit was started (or found); `on_report` and
-    `on_silent` are the supervisor's.
+    `on_disconnected` are the supervisor's.
     """
 
     def __init__(
         self,
         is_expected: Callable[[Role, str, str], bool],
         on_report: Callable[[Child, Report], None],
-        on_silent: Callable[[Child], None],
+        on_disconnected: Callable[[Child], None],
     ) -> None:
         self._is_expected = is_expected
         self._on_report = on_report
-        self._on_silent = on_silent
+        self._on_silent = on_disconnected
         self._peers: dict[LineConnection, tuple[Role, str] | None] = {}
         self._children: dict[tuple[Role, str], Child] = {}
         self._order_ids = itertools.count(1)

@@ -57,7 +57,7 @@ class Supervisor:
         self._units = Units(paths, self._handle_unit_ended, self.fail)
         self._measurements = Measurements(paths, self._units, self.dispatch, self.fail)
         self._files = FileLooks()
-        self._children = Children(self._units.is_expected, self._handle_report, self._handle_silent)
+        self._children = Children(self._units.is_expected, self._handle_report, self._handle_disconnected)
         self._control = Control(self)
         self._configuration = Configuration(paths)
         self._events: deque[events.Event] = deque()
@@ -153,7 +153,7 @@ class Supervisor:
     async def _read_configuration(self) -> None:
         await self._configuration.read()
         self._units.settings = self._configuration.current.settings
-        self._measurements.take_config(self._configuration.current)
+        self._measurements.set_config(self._configuration.current)
 
     def _apply_configuration(self) -> None:
         config = self._configuration.current
@@ -185,7 +185,7 @@ class Supervisor:
                 acted = acted or bool(effects)
                 for effect in effects:
                     self._runner.run(effect)
-                self._watchers.touch(self._scheduler.take_passed())
+                self._watchers.touch(self._scheduler.pop_passed())
         except Exception as error:
             self.fail(error)
             return
@@ -257,10 +257,10 @@ class Supervisor:
             )
         )
 
-    def _handle_silent(self, child: Child) -> None:
+    def _handle_disconnected(self, child: Child) -> None:
         run = self._units.find(child.role, child.slug)
         if run is not None and child.role is Role.MODEL:
-            self.dispatch(events.InstanceSilent(run.settings.name, run.generation))
+            self.dispatch(events.InstanceDisconnected(run.settings.name, run.generation))
 
     def _handle_unit_ended(self, run: Run, failure: LoadFailure | None) -> None:
         if run.role is Role.MODEL:

@@ -93,7 +93,7 @@ class EffectRunner:
 
     def _record(self, effect: events.Record) -> None:
         self.counters.count(effect)
-        self.history.take(effect, time.time())
+        self.history.add(effect, time.time())
         getattr(_log, effect.level)(effect.event, model=effect.model or None, **effect.fields)
 
     def _grant(self, effect: events.GrantLease) -> None:

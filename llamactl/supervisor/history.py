@@ -14,7 +14,7 @@ import msgspec
 from llamactl.protocol.descriptions import Decision, Ending
 from llamactl.quantities import format_bytes
 from llamactl.sched.events import Record
-from llamactl.sched.instances import Reason
+from llamactl.sched.instances import StopReason
 
 MAX_DECISIONS = 5
 MAX_ENDINGS = 1024
@@ -43,14 +43,16 @@ class History:
         self._needs: list[str] = []
         """What the load that is being decided needs on each device: its lines come one by one."""
 
-    def take(self, record: Record, time_s: float) -> None:
+    def add(self, record: Record, time_s: float) -> None:
         """Remember what is worth it. `time_s`: now."""
         if record.event == "load decided":
             self._needs.append(_describe_need(record))
         elif record.event in _BEGINNINGS:
             self._decide(record, "load decided", time_s, "; ".join(self._needs))
             self._needs = []
-        elif record.event in _DECISIONS and record.fields.get("reason") != Reason.EVICTED:  # which a victim was before
+        elif (
+            record.event in _DECISIONS and record.fields.get("reason") != StopReason.EVICTED
+        ):  # which a victim was before
             self._decide(record, record.event, time_s, _get_why(record))
         if record.event in _ENDINGS:
             self._endings.pop(record.model, None)

@@ -38,7 +38,7 @@ def drop_frames(lines: Iterable[str]) -> list[str]:
     return kept
 
 
-async def acquire_last_words(unit: str, generation: str) -> str:
+async def acquire_last_log_lines(unit: str, generation: str) -> str:
     """The last lines that a run of a unit logged, joined by " | "; empty where the journal cannot say."""
     if not generation:
         return ""

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from llamactl.protocol.lines import MAX_MESSAGE_BYTES, JunkError, JunkNotice, LineReader, encode_message
+from llamactl.protocol.lines import MAX_MESSAGE_BYTES, ErrorNotice, LineReader, ProtocolError, encode_message
 
 MAX_UNSENT_BYTES = 8 * MAX_MESSAGE_BYTES
 
@@ -57,7 +57,7 @@ class LineConnection(asyncio.Protocol):
 
     def refuse(self, reason: str) -> None:
         """Say what is wrong and end the connection."""
-        self.send(JunkNotice(message=reason))
+        self.send(ErrorNotice(message=reason))
         self.close()
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class LineConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             messages, junk = self._reader.feed(data), ""
-        except JunkError as error:
+        except ProtocolError as error:
             messages, junk = list(error.before), str(error)
         for message in messages:
             if self.closing:

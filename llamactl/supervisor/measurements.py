@@ -90,7 +90,7 @@ class Measurements:
     def load(self) -> None:
         self._cache.load()
 
-    def take_config(self, config: Config) -> None:
+    def set_config(self, config: Config) -> None:
         self._rpc = tuple(dict.fromkeys(server for model in config.models.values() for server in model.rpc))
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class Measurements:
             return
         if report.listing is not None:
             run.reported = run.is_listing
-            self._take_listing(run.settings, report.listing)
+            self._handle_listing(run.settings, report.listing)
         if run.is_listing or report.min is None or report.max is None:
             return
         run.reported = True
@@ -181,7 +181,7 @@ class Measurements:
             self._cache.store(format_key(wanted.parts), Entry(min=report.min, max=report.max, facts=report.facts))
         self._dispatch(events.MeasureReported(run.settings.name, report.min, report.max, report.facts))
 
-    def _take_listing(self, settings: ModelSettings, listing: DeviceList) -> None:
+    def _handle_listing(self, settings: ModelSettings, listing: DeviceList) -> None:
         """`settings`: of the child that has listed."""
         complete = not listing.cheap and not hides_devices(settings)
         asked = tuple(server for server in settings.rpc if server not in listing.busy)

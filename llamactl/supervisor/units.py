@@ -28,7 +28,7 @@ from llamactl.protocol.values import LoadFailure
 from llamactl.sched.events import StartInstance, StartMeasure
 from llamactl.settings import GlobalSettings, ModelSettings, decode_spec
 from llamactl.share import python_paths
-from llamactl.supervisor.last_log_lines import acquire_last_words
+from llamactl.supervisor.last_log_lines import acquire_last_log_lines
 from llamactl.supervisor.tasks import TaskSet
 from llamactl.systemd.host import acquire_gpu_groups
 from llamactl.systemd.journal import get_logger
@@ -262,7 +262,7 @@ class Units:
             return
         if run.role is Role.MODEL:
             self._failed.add(run.slug)
-        message = run.error or await _find_last_words(run) or event.status_text
+        message = run.error or await _find_last_log_lines(run) or event.status_text
         # What systemd or the kernel did to it is the reason; its last lines may be about something else.
         if done_to_it := explain_result(event.result, event.exit_code):
             source = "it said" if run.error else "its last lines"
@@ -291,10 +291,10 @@ class Units:
         self._on_ended(run, failure)
 
 
-async def _find_last_words(run: Run) -> str:
+async def _find_last_log_lines(run: Run) -> str:
     """Empty where they cannot be had: the end counts, whatever the journal says of it."""
     try:
-        return await acquire_last_words(run.unit, run.generation)
+        return await acquire_last_log_lines(run.unit, run.generation)
     except Exception as error:
         _log.error("last words not read", unit=run.unit, reason=f"{type(error).__name__}: {error}", exc_info=error)
         return ""

@@ -17,7 +17,7 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.paths import Paths
 from llamactl.protocol.control_socket import ModelList, Progress
 from llamactl.protocol.descriptions import ModelStatus
-from llamactl.protocol.lines import VERSION, JunkNotice
+from llamactl.protocol.lines import VERSION, ErrorNotice
 from llamactl.protocol.values import Stage, State
 from tests.socket.cli.scripted import (
     TIMEOUT_S,
@@ -142,7 +142,10 @@ def say(*lines: bytes) -> Script:
 @pytest.mark.parametrize(
     ("script", "text"),
     [
-        (lambda peer: peer.greet(JunkNotice(message="protocol version 1, I speak 7")), "protocol version 1, I speak 7"),
+        (
+            lambda peer: peer.greet(ErrorNotice(message="protocol version 1, I speak 7")),
+            "protocol version 1, I speak 7",
+        ),
         (say(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "not a message"),
         (say(b'{"type":"unheard-of"}\n'), "not a message"),
         (say(b"\xff\xfe\n"), "not a message"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llamactl.protocol.lines import VERSION, JunkNotice, encode_message
+from llamactl.protocol.lines import VERSION, ErrorNotice, encode_message
 from llamactl.protocol.report_socket import (
     Ack,
     Answer,
@@ -145,7 +145,7 @@ def test_junk_from_the_supervisor_ends_the_connection_not_the_child(tiny: Path, 
 def test_refused_greeting_is_tried_again(tiny: Path, tmp_path: Path) -> None:
     with run_child(tmp_path, "serve", make_settings(tiny), attend=False) as child:
         peer = child.supervisor.accept()
-        peer.send(JunkNotice(message="no such unit"))
+        peer.send(ErrorNotice(message="no such unit"))
         peer.close()
         peer, _ = greet(child.supervisor)
         receive_state(peer, ChildState.READY)

@@ -10,7 +10,7 @@ import pytest
 from msgspec import inspect
 
 from llamactl.protocol.control_socket import ClientMessage
-from llamactl.protocol.lines import JunkError, LineReader
+from llamactl.protocol.lines import LineReader, ProtocolError
 from llamactl.protocol.report_socket import ChildMessage
 
 
@@ -79,7 +79,7 @@ def test_everything_in_a_message_has_bounds(messages: Any) -> None:
 def test_message_beyond_the_bounds_is_no_message_and_what_is_wrong_is_named(
     messages: Any, line: bytes, what: str
 ) -> None:
-    with pytest.raises(JunkError, match=what):
+    with pytest.raises(ProtocolError, match=what):
         LineReader(messages).feed(line + b"\n")
 
 

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamactl.sched.evict import Candidate, Outcome, Room, Why, choose_drains, choose_victims
+from llamactl.sched.evict import Candidate, Demand, Outcome, VictimVerdict, choose_drains, choose_victims
 
 
 def make(model: str, size: int = 30, last_used_s: float = 0.0, **flags: Any) -> Candidate:
     return Candidate(model=model, holds={"Host": size}, last_used_s=last_used_s, **flags)
 
 
-def ask(need: int, *candidates: Candidate, capacity: int = 100, max_loaded: int = 0) -> Room:
-    return Room({"Host": need}, {"Host": capacity}, candidates, max_loaded)
+def ask(need: int, *candidates: Candidate, capacity: int = 100, max_loaded: int = 0) -> Demand:
+    return Demand({"Host": need}, {"Host": capacity}, candidates, max_loaded)
 
 
 def test_what_fits_needs_no_victim() -> None:
@@ -26,7 +26,7 @@ def test_the_least_recently_used_goes_and_no_more_than_needed() -> None:
     plan = choose_victims(ask(40, make("a", last_used_s=3), make("b", last_used_s=1), make("c", last_used_s=2)))
     assert (plan.outcome, plan.victims) == (Outcome.EVICT, ("b",))
     assert plan.shortages == {"Host": 30}
-    assert plan.reasons == {"a": Why.NOT_NEEDED, "b": Why.CHOSEN, "c": Why.NOT_NEEDED}
+    assert plan.reasons == {"a": VictimVerdict.NOT_NEEDED, "b": VictimVerdict.CHOSEN, "c": VictimVerdict.NOT_NEEDED}
 
 
 def test_lower_priority_goes_before_less_recent_use() -> None:
@@ -42,7 +42,7 @@ def test_a_model_that_is_in_the_configuration_no_more_goes_first() -> None:
 def test_a_small_victim_is_spared_when_a_later_larger_one_is_enough() -> None:
     plan = choose_victims(ask(70, make("small", 10, last_used_s=1), make("large", 80, last_used_s=2)))
     assert plan.victims == ("large",)
-    assert plan.reasons["small"] is Why.NOT_NEEDED
+    assert plan.reasons["small"] is VictimVerdict.NOT_NEEDED
 
 
 def test_of_two_that_could_be_spared_the_more_recently_used_is() -> None:
@@ -53,14 +53,14 @@ def test_of_two_that_could_be_spared_the_more_recently_used_is() -> None:
 def test_what_holds_nothing_on_the_short_device_stays_even_if_it_is_least_recently_used() -> None:
     elsewhere = Candidate("elsewhere", {"GPU1": 90}, last_used_s=1)
     here = Candidate("here", {"GPU0": 60}, last_used_s=9)
-    plan = choose_victims(Room({"GPU0": 50, "GPU1": 0}, {"GPU0": 100, "GPU1": 100}, (elsewhere, here)))
+    plan = choose_victims(Demand({"GPU0": 50, "GPU1": 0}, {"GPU0": 100, "GPU1": 100}, (elsewhere, here)))
     assert plan.victims == ("here",)
-    assert plan.reasons["elsewhere"] is Why.NO_HELP
+    assert plan.reasons["elsewhere"] is VictimVerdict.NO_HELP
 
 
 def test_two_short_devices_take_a_victim_each() -> None:
     first, second = Candidate("g0", {"G0": 60}), Candidate("g1", {"G1": 60})
-    plan = choose_victims(Room({"G0": 50, "G1": 50}, {"G0": 100, "G1": 100}, (first, second)))
+    plan = choose_victims(Demand({"G0": 50, "G1": 50}, {"G0": 100, "G1": 100}, (first, second)))
     assert set(plan.victims) == {"g0", "g1"}
 
 
@@ -72,14 +72,16 @@ def test_a_place_is_freed_by_anything_even_if_it_holds_no_memory() -> None:
 @pytest.mark.parametrize(
     ("flag", "why"),
     [
-        ({"busy": True}, Why.BUSY),
-        ({"wanted": True}, Why.WANTED),
-        ({"loading": True}, Why.LOADING),
-        ({"silent": True}, Why.SILENT),
-        ({"draining": True, "busy": True}, Why.DRAINING),
+        ({"busy": True}, VictimVerdict.BUSY),
+        ({"wanted": True}, VictimVerdict.WANTED),
+        ({"loading": True}, VictimVerdict.LOADING),
+        ({"silent": True}, VictimVerdict.SILENT),
+        ({"draining": True, "busy": True}, VictimVerdict.DRAINING),
     ],
 )
-def test_what_cannot_go_now_is_waited_for_and_nothing_is_stopped_in_vain(flag: dict[str, bool], why: Why) -> None:
+def test_what_cannot_go_now_is_waited_for_and_nothing_is_stopped_in_vain(
+    flag: dict[str, bool], why: VictimVerdict
+) -> None:
     plan = choose_victims(ask(90, make("stays", 50, **flag), make("idle", 20)))
     assert (plan.outcome, plan.victims, plan.waiting_for) == (Outcome.WAIT, (), ("stays",))
     assert plan.reasons["stays"] is why
@@ -135,7 +137,7 @@ def test_pins_that_fill_every_place_refuse_even_what_needs_no_memory() -> None:
 
 
 def test_an_account_without_a_limit_is_never_short() -> None:
-    assert choose_victims(Room({"Host": 1 << 60}, {}, (make("a"),))).outcome is Outcome.FITS
+    assert choose_victims(Demand({"Host": 1 << 60}, {}, (make("a"),))).outcome is Outcome.FITS
 
 
 def test_the_one_that_is_busy_for_longest_is_drained_and_only_as_many_as_needed() -> None:
@@ -162,7 +164,7 @@ SIZES = st.sampled_from([0, 10, 30, 50])
 
 
 @st.composite
-def rooms(draw: st.DrawFn) -> Room:
+def demands(draw: st.DrawFn) -> Demand:
     candidates = tuple(
         Candidate(
             f"m{index}",
@@ -175,16 +177,16 @@ def rooms(draw: st.DrawFn) -> Room:
         for index in range(draw(st.integers(0, 5)))
     )
     capacities = {name: draw(st.sampled_from([20, 60, 100])) for name in draw(st.sampled_from(["", "A", "AB"]))}
-    return Room({"A": draw(SIZES), "B": draw(SIZES)}, capacities, candidates, draw(st.integers(0, 4)))
+    return Demand({"A": draw(SIZES), "B": draw(SIZES)}, capacities, candidates, draw(st.integers(0, 4)))
 
 
-def fits_without(room: Room, gone: set[str]) -> bool:
+def fits_without(demand: Demand, gone: set[str]) -> bool:
     """The rule said plainly, to hold the plan against."""
-    left = [candidate for candidate in room.candidates if candidate.model not in gone]
-    if room.max_loaded and len(left) >= room.max_loaded:
+    left = [candidate for candidate in demand.candidates if candidate.model not in gone]
+    if demand.max_loaded and len(left) >= demand.max_loaded:
         return False
-    for name, capacity in room.capacities.items():
-        need = room.needs[name]
+    for name, capacity in demand.capacities.items():
+        need = demand.needs[name]
         if need > capacity:
             if any(c.holds[name] > 0 and (not c.pinned or c.leaving) for c in left):
                 return False
@@ -193,29 +195,29 @@ def fits_without(room: Room, gone: set[str]) -> bool:
     return True
 
 
-def list_movable(room: Room) -> set[str]:
+def list_movable(demand: Demand) -> set[str]:
     """Those that may be victims, said plainly."""
     return {
         c.model
-        for c in room.candidates
+        for c in demand.candidates
         if not (c.leaving or c.pinned or c.loading or c.silent or c.draining or c.busy or (c.wanted and not c.recalled))
     }
 
 
-@given(rooms())
-def test_a_plan_is_what_the_rule_says(room: Room) -> None:
-    plan = choose_victims(room)
-    leaving = {c.model for c in room.candidates if c.leaving}
-    movable = list_movable(room)
-    pinned = {c.model for c in room.candidates if c.pinned and not c.leaving}
-    everything = {c.model for c in room.candidates}
-    if fits_without(room, set()):
+@given(demands())
+def test_a_plan_is_what_the_rule_says(demand: Demand) -> None:
+    plan = choose_victims(demand)
+    leaving = {c.model for c in demand.candidates if c.leaving}
+    movable = list_movable(demand)
+    pinned = {c.model for c in demand.candidates if c.pinned and not c.leaving}
+    everything = {c.model for c in demand.candidates}
+    if fits_without(demand, set()):
         assert plan.outcome is Outcome.FITS
-    elif fits_without(room, leaving):
+    elif fits_without(demand, leaving):
         assert plan.outcome is Outcome.WAIT
-    elif fits_without(room, leaving | movable):
+    elif fits_without(demand, leaving | movable):
         assert plan.outcome is Outcome.EVICT
-    elif fits_without(room, everything - pinned):
+    elif fits_without(demand, everything - pinned):
         assert plan.outcome is Outcome.WAIT
     else:
         assert plan.outcome is Outcome.PINNED
@@ -225,38 +227,38 @@ def test_a_plan_is_what_the_rule_says(room: Room) -> None:
     assert set(plan.victims) <= movable
 
 
-@given(rooms())
-def test_victims_are_enough_and_none_is_too_many(room: Room) -> None:
-    plan = choose_victims(room)
-    leaving = {c.model for c in room.candidates if c.leaving}
+@given(demands())
+def test_victims_are_enough_and_none_is_too_many(demand: Demand) -> None:
+    plan = choose_victims(demand)
+    leaving = {c.model for c in demand.candidates if c.leaving}
     if plan.outcome is Outcome.EVICT:
-        assert fits_without(room, leaving | set(plan.victims))
+        assert fits_without(demand, leaving | set(plan.victims))
         for victim in plan.victims:
-            assert not fits_without(room, leaving | (set(plan.victims) - {victim})), f"{victim} was not needed"
+            assert not fits_without(demand, leaving | (set(plan.victims) - {victim})), f"{victim} was not needed"
 
 
-@given(rooms())
-def test_every_instance_gets_a_reason(room: Room) -> None:
-    plan = choose_victims(room)
-    assert set(plan.reasons) == {c.model for c in room.candidates}
-    assert {model for model, why in plan.reasons.items() if why is Why.CHOSEN} == set(plan.victims)
+@given(demands())
+def test_every_instance_gets_a_reason(demand: Demand) -> None:
+    plan = choose_victims(demand)
+    assert set(plan.reasons) == {c.model for c in demand.candidates}
+    assert {model for model, why in plan.reasons.items() if why is VictimVerdict.CHOSEN} == set(plan.victims)
 
 
-@given(rooms(), st.randoms())
-def test_the_order_in_which_instances_are_listed_does_not_matter(room: Room, random: Any) -> None:
-    shuffled = list(room.candidates)
+@given(demands(), st.randoms())
+def test_the_order_in_which_instances_are_listed_does_not_matter(demand: Demand, random: Any) -> None:
+    shuffled = list(demand.candidates)
     random.shuffle(shuffled)
-    other = Room(room.needs, room.capacities, tuple(shuffled), room.max_loaded)
-    assert choose_victims(other) == choose_victims(room)
-    assert choose_drains(other) == choose_drains(room)
+    other = Demand(demand.needs, demand.capacities, tuple(shuffled), demand.max_loaded)
+    assert choose_victims(other) == choose_victims(demand)
+    assert choose_drains(other) == choose_drains(demand)
 
 
-@given(rooms())
-def test_drains_are_busy_not_pinned_and_needed(room: Room) -> None:
-    drains = choose_drains(room)
-    by_name = {c.model: c for c in room.candidates}
+@given(demands())
+def test_drains_are_busy_not_pinned_and_needed(demand: Demand) -> None:
+    drains = choose_drains(demand)
+    by_name = {c.model: c for c in demand.candidates}
     for name in drains:
         assert by_name[name].busy or by_name[name].draining
         assert not by_name[name].pinned
-    gone = {c.model for c in room.candidates if c.leaving} | list_movable(room)
-    assert not drains or not fits_without(room, gone)
+    gone = {c.model for c in demand.candidates if c.leaving} | list_movable(demand)
+    assert not drains or not fits_without(demand, gone)

@@ -12,9 +12,9 @@ from llamactl.sched.events import (
     Event,
     FrontAnnounced,
     HostRead,
+    InstanceDisconnected,
     InstanceEnded,
     InstanceReported,
-    InstanceSilent,
     LeaseBusy,
     LeaseIdle,
     LeaseRequested,
@@ -307,7 +307,7 @@ def test_an_older_stale_generation_is_no_reason_to_wait() -> None:
 def test_an_instance_whose_report_connection_is_down_is_no_victim() -> None:
     bench = make_bench("a", "b", size=60)
     bench.bring_up("a")
-    bench.do(InstanceSilent("a", bench.generations["a"]))
+    bench.do(InstanceDisconnected("a", bench.generations["a"]))
     bench.lease("b", 2)
     assert bench.recalled() == []
     assert bench.status("b").waiting_for == ("a",)
@@ -319,14 +319,14 @@ def test_a_recall_is_called_off_when_the_report_connection_goes_down() -> None:
     bench = make_bench("a", "b", size=60)
     bench.bring_up("a")
     bench.lease("b", 2)
-    bench.do(InstanceSilent("a", bench.generations["a"]))
+    bench.do(InstanceDisconnected("a", bench.generations["a"]))
     assert bench.records("victim spared", "a")[0].fields["why"] == "its report connection is down"
 
 
 def test_what_an_operator_unloads_ends_though_it_cannot_be_asked() -> None:
     bench = make_bench("a")
     bench.bring_up("a")
-    bench.do(InstanceSilent("a", bench.generations["a"]))
+    bench.do(InstanceDisconnected("a", bench.generations["a"]))
     bench.unload("a")
     assert bench.stopped() == []
     bench.returned("a")
@@ -336,7 +336,7 @@ def test_what_an_operator_unloads_ends_though_it_cannot_be_asked() -> None:
 def test_a_silent_instance_still_gets_requests() -> None:
     bench = make_bench("a")
     bench.bring_up("a")
-    bench.do(InstanceSilent("a", bench.generations["a"]))
+    bench.do(InstanceDisconnected("a", bench.generations["a"]))
     waiter = bench.lease("a", 2)
     assert bench.granted() == [waiter]
 
@@ -385,7 +385,7 @@ def list_late_news(generation: str) -> list[Event]:
         InstanceReported("a", generation, ChildState.READY, effective=size, busy=3),
         InstanceReported("a", generation, ChildState.STOPPING),
         InstanceReported("nobody", generation, ChildState.LOADING),
-        InstanceSilent("a", generation),
+        InstanceDisconnected("a", generation),
         InstanceEnded("a", generation, CRASH),
         StopAnswered("a", generation, True),
         StopAnswered("nobody", generation, False),

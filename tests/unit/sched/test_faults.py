@@ -97,8 +97,8 @@ FAULTS = (
     Fault(
         "max_loaded holds",
         "evict.py",
-        "self._count + 1 - self._room.max_loaded",
-        "self._count - self._room.max_loaded",
+        "self._count + 1 - self._demand.max_loaded",
+        "self._count - self._demand.max_loaded",
         "evict loads",
     ),
     Fault(

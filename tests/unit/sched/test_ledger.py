@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from llamactl.protocol.values import Breakdown, Row, RowKind
 from llamactl.sched.breakdowns import HOST, is_self_fitting, list_claimed_devices, strip_unmeasured, sum_per_account
-from llamactl.sched.evict import Candidate, Room, choose_victims
+from llamactl.sched.evict import Candidate, Demand, choose_victims
 from llamactl.sched.ledger import Ledger
 from llamactl.settings import GlobalSettings
 from tests.unit.sched.bench import make_breakdown, make_settings
@@ -158,7 +158,7 @@ def test_needs_fit_exactly_up_to_the_margin() -> None:
     held = Candidate("a", holds=ledger.holds["a"], pinned=True)
 
     def find_shortages(**needs: int) -> Mapping[str, int]:
-        return choose_victims(Room(needs, ledger.list_capacities(needs), (held,))).shortages
+        return choose_victims(Demand(needs, ledger.list_capacities(needs), (held,))).shortages
 
     assert find_shortages(GPU0=40) == {}
     assert find_shortages(GPU0=41) == {"GPU0": 1}

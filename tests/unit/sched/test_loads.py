@@ -90,9 +90,9 @@ def test_states_that_pass_within_one_decision_are_all_known() -> None:
     bench.unload("a", now=True)
     bench.lease("a", 2)
     bench.ended("a", LoadFailure(result="signal", exit_code=9, message="killed"))
-    assert bench.scheduler.take_passed() == {"a": ("loading", "ready", "stopping", "unloaded", "loading")}
+    assert bench.scheduler.pop_passed() == {"a": ("loading", "ready", "stopping", "unloaded", "loading")}
     assert bench.status("a").exit_code == 9
-    assert bench.scheduler.take_passed() == {}
+    assert bench.scheduler.pop_passed() == {}
 
 
 def test_without_autoload_only_what_runs_or_loads_is_given() -> None:

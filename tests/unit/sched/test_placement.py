@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from llamactl.protocol.report_socket import ChildState
 from llamactl.sched.breakdowns import HOST, sum_per_account
 from llamactl.sched.events import InstanceFound, StartInstance
-from llamactl.sched.evict import Candidate, Outcome, Room, choose_victims
+from llamactl.sched.evict import Candidate, Demand, Outcome, choose_victims
 from llamactl.sched.placement import Choice, Option, choose_placement, list_options, may_choose
 from tests.unit.sched.bench import Bench, make_breakdown, make_settings
 
@@ -141,7 +141,7 @@ def draw_choices(draw: st.DrawFn) -> list[Choice]:
     options = list_options(make_gpu("x"), breakdown, sum_per_account(breakdown), names)
     choices = []
     for option in options:
-        room = Room(option.needs, {name: capacities[name] for name in option.needs if name in capacities}, candidates)
+        room = Demand(option.needs, {name: capacities[name] for name in option.needs if name in capacities}, candidates)
         choices.append(Choice(option, room, choose_victims(room)))
     return choices
 

@@ -3,7 +3,7 @@
 import pytest
 
 from llamactl.protocol.report_socket import ChildState
-from llamactl.sched.events import ConnectionGone, InstanceSilent, LeaseBusy, ShareProcessors
+from llamactl.sched.events import ConnectionGone, InstanceDisconnected, LeaseBusy, ShareProcessors
 from llamactl.sched.shares import computes_on_processors
 from tests.unit.sched.bench import CRASH, Bench, make_breakdown, make_settings
 
@@ -93,7 +93,7 @@ def test_silent_model_counts_and_is_told_when_it_is_back() -> None:
     bring_up(bench, "a")
     bring_up(bench, "b")
     bench.lease("a")
-    bench.do(InstanceSilent("a", bench.generations["a"]))
+    bench.do(InstanceDisconnected("a", bench.generations["a"]))
     bench.lease("b")
     assert shares(bench) == {"b": 2}
     bench.ready("a", **ON_CPU)

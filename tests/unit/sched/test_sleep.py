@@ -10,9 +10,9 @@ from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Note
 from llamactl.sched.events import (
     Configured,
+    InstanceDisconnected,
     InstanceEnded,
     InstanceReported,
-    InstanceSilent,
     LeaseAnnounced,
     LeaseBusy,
     LeaseIdle,
@@ -188,7 +188,7 @@ def test_an_order_to_wake_that_was_lost_is_given_again() -> None:
     put_to_sleep(bench, "a")
     bench.lease("a", 2)
     assert woken(bench) == ["a"]
-    bench.do(InstanceSilent("a", bench.generations["a"]))
+    bench.do(InstanceDisconnected("a", bench.generations["a"]))
     bench.report("a", ChildState.SLEEPING, effective=make_breakdown(host=5))
     assert woken(bench) == ["a"]
 

@@ -409,7 +409,7 @@ class World:
 
     def disconnect(self, unit: Unit) -> None:
         unit.connected = False
-        self.channel(unit.settings.name).append(ev.InstanceSilent(unit.settings.name, unit.generation))
+        self.channel(unit.settings.name).append(ev.InstanceDisconnected(unit.settings.name, unit.generation))
 
     # --- measuring ---
 
@@ -710,7 +710,7 @@ class World:
         model = ("m0", "m1", "nonsense")[self.choose(3)]
         garbage: list[ev.Event] = [
             ev.InstanceReported(model, "old", ChildState.READY, effective=self.make_breakdown({"G0": 5})),
-            ev.InstanceSilent(model, "old"),
+            ev.InstanceDisconnected(model, "old"),
             ev.InstanceEnded(model, "old", CRASH),
             ev.StopAnswered(model, "old", True),
             ev.MeasureReported("nonsense", self.make_breakdown({}), self.make_breakdown({})),

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llamactl.protocol.lines import JunkError, LineReader, encode_message
+from llamactl.protocol.lines import LineReader, ProtocolError, encode_message
 from llamactl.protocol.report_socket import ChildHello, ChildMessage, ChildRole, Report
 from llamactl.protocol.values import LoadFailure
 from llamactl.supervisor.children import bind_unix_socket
@@ -109,7 +109,7 @@ def test_a_socket_replaces_what_a_predecessor_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [b"x" * 300, b"x" * 300 + b"\n"])
 def test_a_line_that_is_too_long_is_junk_whether_it_ends_or_not(line: bytes) -> None:
-    with pytest.raises(JunkError, match="bytes") as caught:
+    with pytest.raises(ProtocolError, match="bytes") as caught:
         LineReader(ChildMessage, max_bytes=200).feed(encode_message(HELLO) + line)
     assert caught.value.before == [HELLO]
 

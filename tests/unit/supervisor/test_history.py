@@ -2,14 +2,14 @@
 
 from llamactl.protocol.descriptions import Decision, Ending
 from llamactl.sched.events import Record
-from llamactl.sched.instances import Reason
+from llamactl.sched.instances import StopReason
 from llamactl.supervisor.history import MAX_DECISIONS, MAX_ENDINGS, History
 
 
 def take(*records: Record) -> History:
     history = History()
     for at, record in enumerate(records):
-        history.take(record, float(at))
+        history.add(record, float(at))
     return history
 
 
@@ -19,17 +19,19 @@ def need(model: str, device: str, needs: int, available: int) -> Record:
 
 
 def test_evicted_model_says_for_whom() -> None:
-    gone = Record("model unloaded", "a", fields={"reason": str(Reason.EVICTED), "for_model": "b", "frees_bytes": 1})
+    gone = Record("model unloaded", "a", fields={"reason": str(StopReason.EVICTED), "for_model": "b", "frees_bytes": 1})
     ending = take(gone).find_ending("a")
     assert ending == Ending(event="model unloaded", time_s=0.0, reason="evicted", for_model="b")
 
 
 def test_last_end_counts_and_says_how_the_unit_ended() -> None:
     failed = Record("load failed", "a", "error", {"result": "exit-code", "exit_code": 1, "reason": "bad magic"})
-    killed = Record("model unloaded", "a", fields={"reason": str(Reason.COMMAND), "result": "timeout", "exit_code": 9})
+    killed = Record(
+        "model unloaded", "a", fields={"reason": str(StopReason.COMMAND), "result": "timeout", "exit_code": 9}
+    )
     history = take(failed)
     assert history.find_ending("a") == Ending(event="load failed", time_s=0.0, reason="bad magic")
-    history.take(killed, 5.0)
+    history.add(killed, 5.0)
     reason = "by command; its unit ended with timeout 9"
     assert history.find_ending("a") == Ending(event="model unloaded", time_s=5.0, reason=reason)
     assert history.find_ending("b") is None
@@ -58,8 +60,8 @@ def test_eviction_is_told_once_by_its_reason() -> None:
     history = take(
         Record("load waits", "b", fields={"waiting_for": ["a"], "why": "it needs 2 GiB"}),
         Record("victim chosen", "a", fields={"for_model": "b", "why": "idle for 4 s"}),
-        Record("model unloaded", "a", fields={"reason": str(Reason.EVICTED), "for_model": "b"}),
-        Record("model unloaded", "c", fields={"reason": str(Reason.IDLE)}),
+        Record("model unloaded", "a", fields={"reason": str(StopReason.EVICTED), "for_model": "b"}),
+        Record("model unloaded", "c", fields={"reason": str(StopReason.IDLE)}),
         Record("model measured", "c"),
     )
     assert [(one.event, one.model, one.for_model, one.why) for one in history.list_decisions()] == [

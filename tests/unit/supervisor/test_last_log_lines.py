@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llamactl.supervisor import last_log_lines
-from llamactl.supervisor.last_log_lines import acquire_last_words, drop_frames, end_process
+from llamactl.supervisor.last_log_lines import acquire_last_log_lines, drop_frames, end_process
 
 FAULT = """\
 ggml.c:123: GGML_ASSERT(x) failed
@@ -72,4 +72,4 @@ def test_journal_that_hangs_says_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(last_log_lines, "TIMEOUT_S", 0.1)
-    assert asyncio.run(acquire_last_words("a.service", "1")) == ""
+    assert asyncio.run(acquire_last_log_lines("a.service", "1")) == ""
