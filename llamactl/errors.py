@@ -42,6 +42,12 @@ class ErrorCode(StrEnum):
     INTERNAL = "internal"
 
 
+RETRY_AFTER_S = 5
+"""What a client is told that comes at a bad time: models have to be loaded, or others to be answered."""
+RETRY_SOON_S = 1
+"""The same, where a process has only to be back or ready."""
+
+
 @dataclass(frozen=True)
 class ErrorKind:
     """What one error code means outside of the process that met it."""

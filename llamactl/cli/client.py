@@ -18,6 +18,7 @@ from llamactl import __version__
 from llamactl.cli.output import complain
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.protocol.control_socket import ClientHello, ClientRole, Failure, Progress, ServerMessage, Welcome
+from llamactl.protocol.failures import parse_failure
 from llamactl.protocol.lines import VERSION, ErrorNotice, LineReader, ProtocolError, encode_message
 
 GREETING_TIMEOUT_S = 10.0
@@ -110,7 +111,7 @@ class Client:
                     on_progress(request, message)
                 continue
             del waiting[request.id]
-            yield request, make_error(message) if isinstance(message, Failure) else message
+            yield request, parse_failure(message) if isinstance(message, Failure) else message
 
     def _connect(self) -> None:
         try:
@@ -188,12 +189,6 @@ class Client:
             f"cannot talk to the supervisor: {reason}",
             hint="if llamactl was updated: systemctl restart llamactl",
         )
-
-
-def make_error(failure: Failure) -> LlamactlError:
-    """The error that a Failure message carries. A code of a newer supervisor counts as internal."""
-    code = ErrorCode(failure.code) if failure.code in tuple(ErrorCode) else ErrorCode.INTERNAL
-    return LlamactlError(code, failure.message, hint=failure.hint, model=failure.model, details=failure.details)
 
 
 def _hint_install() -> str:

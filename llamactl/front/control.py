@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.front.leases import CONTROL_WAIT_S, parse_failure
+from llamactl.front.lease_queue import CONTROL_WAIT_S
 from llamactl.protocol.control_socket import (
     ClientHello,
     ClientMessage,
@@ -28,6 +28,7 @@ from llamactl.protocol.control_socket import (
     ServerMessage,
     Welcome,
 )
+from llamactl.protocol.failures import parse_failure
 from llamactl.protocol.lines import VERSION, ErrorNotice, LineReader, ProtocolError, encode_message
 
 BACKOFF_FIRST_S = 0.05

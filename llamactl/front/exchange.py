@@ -8,11 +8,11 @@ a stream, the loss of the connection in anything else. A failed answer that ends
 that never happens.
 """
 
-import asyncio
 import time
 
 from llamactl.endpoints import INSTANCE, refuse_route
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.front import refusals
 from llamactl.front.http.access import TAIL_BYTES
 from llamactl.front.http.body import BodyStream
 from llamactl.front.http.headers import (
@@ -29,11 +29,11 @@ from llamactl.front.http.members import Members
 from llamactl.front.http.ports import Answering
 from llamactl.front.http.upstream import Upstream
 from llamactl.front.http.wire import RequestHead, ResponseHead
-from llamactl.front.leases import Asked, Lease
+from llamactl.front.lease import Asked, Lease
 from llamactl.front.naming import check_length, decode_path
 from llamactl.front.ports import RelayHost
 from llamactl.front.precheck import find_mistake
-from llamactl.names import format_command
+from llamactl.front.wait import Wait
 
 _UNKNOWN_NAMES = (ErrorCode.UNKNOWN_MODEL, ErrorCode.INVALID_CONFIG)
 """The second one: of a file that cannot be read nobody knows the models."""
@@ -41,8 +41,6 @@ _FOREIGN_NAMES = (*_UNKNOWN_NAMES, ErrorCode.NO_SUPERVISOR)
 """Errors whose `model` is what the client wrote, not a model of ours."""
 
 
-COMMENT_S = 10.0
-"""How often a stream that waits for its model says so: proxies give up connections that are silent for long."""
 MAX_BUFFERED_BYTES = 64 * 1024
 
 
@@ -63,8 +61,7 @@ class Exchange:
     _keep_alive = True
     _event_stream = False
     _mid_event = False
-    _comment_timer: asyncio.TimerHandle | None = None
-    _queue_timer: asyncio.TimerHandle | None = None
+    _wait: Wait | None = None
     _commented = False
     """The client has a stream already, with comments in it, though no instance has answered."""
     _buffered_non_stream_answer: bytearray | None = None
@@ -99,12 +96,6 @@ class Exchange:
         self._record = client.record
 
     def start(self) -> None:
-        if self._members.keep_alive is not None:
-            try:
-                self._members.read_keep_alive_s()
-            except LlamactlError as error:
-                self._finish_with(error)
-                return
         lease = self._leasing.acquire_warm(self, self._name, self._passive)
         if lease is None:
             try:
@@ -133,25 +124,18 @@ class Exchange:
             self._finish_with(self._mistake)
 
     def _begin_wait(self) -> None:
-        self._record.queued_s = time.monotonic()
-        loop = self._host.loop
-        self._comment_timer = loop.call_later(COMMENT_S, self._comment)
         limit_s = self._host.settings.queue_timeout_s
-        if limit_s and self._queue_timer is None:
-            self._queue_timer = loop.call_later(limit_s, self._end_wait_in_vain, limit_s)
+        self._wait = Wait(self._host.loop, self._record, self._comment, limit_s, self._give_up_waiting)
 
-    def _stop_timers(self) -> None:
-        if self._comment_timer is not None:
-            self._comment_timer.cancel()
-            self._comment_timer = None
-        if self._queue_timer is not None:
-            self._queue_timer.cancel()
-            self._queue_timer = None
+    def _end_wait(self) -> None:
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            wait.end()
 
-    def _comment(self) -> None:
-        """Tell a client that wants a stream how far its model is."""
+    def _comment(self) -> bool:
+        """Tell a client that wants a stream how far its model is. False: it wants none."""
         if not self._members.wants_stream:
-            return
+            return False
         head = self._head
         out = b""
         if not self._commented:
@@ -162,17 +146,11 @@ class Exchange:
             out = format_stream_head(head.minor, self._keep_alive, self._record.added)
         comment = format_loading_comment(self._name, self._leasing.find_progress(self))
         self._client.send(out + (format_chunk(comment) if self._rechunk else comment))
-        self._comment_timer = self._host.loop.call_later(COMMENT_S, self._comment)
+        return True
 
-    def _end_wait_in_vain(self, limit_s: float) -> None:
+    def _give_up_waiting(self, limit_s: float) -> None:
         self._leasing.leave(self)
-        error = LlamactlError(
-            ErrorCode.QUEUE_TIMEOUT,
-            f"cannot serve request to '{self._name}': it has waited for {limit_s:g} s",
-            hint="queue_timeout in llamactl.toml is the limit",
-            model=self._name,
-        )
-        self._finish_with(error)
+        self._finish_with(refusals.make_queue_timeout(self._name, limit_s))
 
     # --- the lease ---
 
@@ -180,9 +158,8 @@ class Exchange:
         """The request is counted on `lease`."""
         self._lease = lease
         self._record.model = lease.model
-        if self._record.queued_s:
-            self._record.end_wait(time.monotonic())
-            self._stop_timers()
+        if self._wait is not None:
+            self._end_wait()
         stream = self._stream
         # A large body, or one that nobody knows the end of, cannot be sent twice: never on a kept connection, which
         # may be closing.
@@ -200,8 +177,7 @@ class Exchange:
         if error.code in _UNKNOWN_NAMES and default and self._name != default:
             self._host.note_unknown(self._name)
             self._name = default
-            self._record.end_wait(time.monotonic())
-            self._stop_timers()
+            self._end_wait()
             self.start()
             return
         if error.code is ErrorCode.NOT_LOADED and self._mistake is not None:
@@ -218,9 +194,7 @@ class Exchange:
 
     def _ask_sleeper(self, error: LlamactlError) -> None:
         """An instance without its model still says how it was. That is no use of it, and wakes nothing."""
-        if self._record.queued_s:
-            self._record.end_wait(time.monotonic())
-        self._stop_timers()
+        self._end_wait()
         self._asleep = LlamactlError(error.code, error.message, hint=error.hint, model=error.model)
         key = f"{error.model} {error.details['asleep']}"
         self._host.pool.connect(error.details["socket"], key, self._on_connection)
@@ -362,14 +336,8 @@ class Exchange:
             elif not self._done:
                 self._begin_wait()
             return
-        error = LlamactlError(
-            ErrorCode.INSTANCE_DIED,
-            f"cannot finish request to '{lease.model}': {reason}",
-            hint=f"`{format_command('logs', lease.model)}` may show why",
-            model=lease.model,
-        )
         self._host.log.warning("request failed", model=lease.model, reason=reason, answered=self._started)
-        self._finish_with(error)
+        self._finish_with(refusals.make_instance_died(lease.model, reason))
 
     # --- the end ---
 
@@ -403,8 +371,8 @@ class Exchange:
         """Nothing is wanted for this request any more."""
         self._done = True
         self._upstream = None
-        if self._comment_timer is not None:
-            self._stop_timers()
+        if self._wait is not None:
+            self._end_wait()
         if self._stream is not None:
             self._stream.close()
         self._release()

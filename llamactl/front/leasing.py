@@ -5,11 +5,13 @@ little later, and one for those who wait for a supervisor that is not there.
 """
 
 import asyncio
+from collections.abc import Sequence
 from time import monotonic
 
 from llamactl.errors import LlamactlError
 from llamactl.front.control import Control
-from llamactl.front.leases import IDLE_DELAY_S, Asked, Granted, Lease, LeaseMessage, LeaseTable, Outcome, Waiter
+from llamactl.front.lease import Asked, Granted, Lease, Outcome, Waiter
+from llamactl.front.leases import IDLE_DELAY_S, LeaseMessage, LeaseTable
 from llamactl.protocol.control_socket import Progress
 
 
@@ -32,7 +34,7 @@ class LeaseDriver:
 
     @property
     def connected(self) -> bool:
-        return self.table.connected
+        return self.table.queue.connected
 
     def acquire_warm(self, waiter: Waiter, name: str, passive: bool) -> Lease | None:
         lease = self.table.acquire_warm(waiter, name, passive, monotonic())
@@ -48,7 +50,7 @@ class LeaseDriver:
             lease = None
         if self.table.outbox:
             self.flush()
-        if lease is None and not self.table.connected:
+        if lease is None and not self.table.queue.connected:
             self._arm_deadline()
         return lease
 
@@ -64,11 +66,11 @@ class LeaseDriver:
             self._idle_timer = self._loop.call_later(IDLE_DELAY_S, self._flush_idle)
 
     def leave(self, waiter: Waiter) -> None:
-        self.table.leave(waiter)
+        self.table.queue.leave(waiter)
         self.flush()
 
     def find_progress(self, waiter: Waiter) -> Progress | None:
-        return self.table.find_progress(waiter)
+        return self.table.queue.find_progress(waiter)
 
     # --- for what the supervisor says ---
 
@@ -98,7 +100,7 @@ class LeaseDriver:
         self.table.flush_idle()
         self.flush()
 
-    def _apply(self, outcomes: list[Outcome]) -> None:
+    def _apply(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             if isinstance(outcome, Granted):
                 outcome.waiter.on_lease(outcome.lease)
@@ -107,12 +109,12 @@ class LeaseDriver:
 
     def _arm_deadline(self) -> None:
         if self._deadline_timer is None:
-            deadline_s = self.table.next_deadline_s()
+            deadline_s = self.table.queue.next_deadline_s()
             if deadline_s is not None:
                 delay_s = max(0.0, deadline_s - monotonic())
                 self._deadline_timer = self._loop.call_later(delay_s, self._expire)
 
     def _expire(self) -> None:
         self._deadline_timer = None
-        self._apply(self.table.expire(monotonic()))
+        self._apply(self.table.queue.expire(monotonic()))
         self._arm_deadline()

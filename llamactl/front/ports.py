@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from llamactl.errors import LlamactlError
 from llamactl.front.control import Reply
 from llamactl.front.http.upstream import UpstreamPool
-from llamactl.front.leases import Asked, Lease, Waiter
+from llamactl.front.lease import Asked, Lease, Waiter
 from llamactl.protocol.control_socket import ClientMessage, Progress
 from llamactl.settings import FrontSettings
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from llamactl.errors import LlamactlError
 from llamactl.front.http.upstream import Upstream
 from llamactl.front.http.wire import ResponseHead
-from llamactl.front.leases import Asked, Lease
+from llamactl.front.lease import Asked, Lease
 from llamactl.front.ports import RelayHost
 
 LIMIT_S = 5.0

@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 
 from llamactl import __version__, endpoints
 from llamactl.endpoints import format_http_error
-from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.errors import RETRY_SOON_S, ErrorCode, LlamactlError
 from llamactl.front.control import Reply
 from llamactl.front.exchange import Exchange
 from llamactl.front.http.body import HELD_BYTES, BodyStream
@@ -221,6 +221,8 @@ def _pass_on(
     loads: bool,
     passive: bool = False,
 ) -> None:
+    if members.keep_alive is not None:
+        members.read_keep_alive_s()  # may raise
     if name in front.unknown_names:
         name = front.settings.default_model
     autoload = loads and front.settings.autoload
@@ -291,7 +293,7 @@ def _answer_health(request: _Request) -> None:
         hint="`systemctl status llamactl` says more",
     )
     body = {**format_http_error(error), "status": "error", "reasons": ["no_supervisor"]}
-    request.client.answer(request.head, 503, body, (("Retry-After", "1"),))
+    request.client.answer(request.head, 503, body, (("Retry-After", str(RETRY_SOON_S)),))
 
 
 def _answer_models(request: _Request) -> None:

@@ -89,7 +89,7 @@ class Scrape:
             tally=self._host.tally,
             connections=self._host.count_connections(),
             in_flight={lease.model: lease.in_flight for lease in self._host.leases.leases()},
-            queued=self._host.leases.count_waiting(),
+            queued=self._host.leases.queue.count_by_name(),
             machine=self._machine,
             models=self._models.models if self._models is not None else (),
             instances=self._told,

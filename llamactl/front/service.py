@@ -176,6 +176,15 @@ class Front:
         cors = self.guard.format_cors(head) if self.guard.has_cors else b""
         return RequestRecord(head.method, head.path, request_id, cors, monotonic())
 
+    def on_client_cut(self, record: RequestRecord, why: str, unsent_bytes: int) -> None:
+        self.log.info(
+            "client cut",
+            why=why,
+            unsent_bytes=unsent_bytes,
+            model=record.model or None,
+            request_id=record.request_id.decode("latin-1") or None,
+        )
+
     def on_request_end(self, record: RequestRecord) -> None:
         record.ended_s = now_s = monotonic()
         if record.queued_s:
@@ -192,7 +201,7 @@ class Front:
         self.unknown_names.add(name)
 
     def _apply_settings(self, settings: FrontSettings) -> None:
-        self.leases.max_queue, self.leases.max_queue_total = settings.max_queue, settings.max_queue_total
+        self.leases.queue.max_queue, self.leases.queue.max_queue_total = settings.max_queue, settings.max_queue_total
         if settings != self.settings:
             self.settings = settings
             self.max_held_bytes = min(HELD_BYTES, settings.max_body_bytes)
@@ -217,7 +226,7 @@ class Front:
         self.log.info("supervisor connected", pid=welcome.pid, leases=len(self.leases.leases()))
 
     def handle_lost(self, reason: str) -> None:
-        if self.leases.connected:
+        if self.leasing.connected:
             self.log.warning("supervisor lost", reason=reason, leases=len(self.leases.leases()))
         self.leasing.handle_lost()
 
@@ -226,7 +235,7 @@ class Front:
             case LeaseGrant() | Failure() | Recall() | RecallCancelled() | LeaseGone():
                 self.leasing.handle(message)
             case Progress():
-                self.leases.note_progress(message)
+                self.leases.queue.note_progress(message)
             case ModelsChanged():
                 self._apply_settings(message.front)
                 self.leases.forget_aliases()

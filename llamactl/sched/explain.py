@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from llamactl.errors import ErrorCode
+from llamactl.errors import RETRY_AFTER_S, ErrorCode
 from llamactl.names import MAX_NAME_LENGTH, format_command
 from llamactl.protocol.control_socket import Failure
 from llamactl.protocol.values import Breakdown, LoadFailure, RowKind, State
@@ -79,7 +79,7 @@ def refuse_cancelled(model: Model, why: str) -> Failure:
 
 def refuse_queue_full(model: Model, waiting: int, limit: str) -> Failure:
     message = f"cannot queue another request for {model.name!r}: {waiting} are waiting already, `{limit}` is the limit"
-    return _fail(ErrorCode.QUEUE_FULL, message, "try again later", model.name, {"retry_after_s": 5})
+    return _fail(ErrorCode.QUEUE_FULL, message, "try again later", model.name, {"retry_after_s": RETRY_AFTER_S})
 
 
 def refuse_failed(model: Model, failure: LoadFailure, now: float) -> Failure:

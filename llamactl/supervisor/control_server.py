@@ -43,6 +43,7 @@ from llamactl.protocol.control_socket import (
     Welcome,
 )
 from llamactl.protocol.descriptions import LoadPlan
+from llamactl.protocol.failures import format_failure
 from llamactl.protocol.lines import VERSION
 from llamactl.sched import events
 from llamactl.sched.events import Holder, Waiter
@@ -281,15 +282,3 @@ class Control:
             client.connection.send(format_failure(request_id, error))
             return
         client.connection.send(msgspec.structs.replace(result, id=request_id))
-
-
-def format_failure(request_id: int, error: LlamactlError) -> Failure:
-    """A Failure message of an error."""
-    return Failure(
-        id=request_id,
-        code=error.code,
-        message=error.message,
-        hint=error.hint,
-        model=error.model,
-        details=error.details,
-    )

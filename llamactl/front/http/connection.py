@@ -8,8 +8,8 @@ the loop's callbacks, and what one part says that another has to hear.
 """
 
 import asyncio
-import socket
-import struct
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from llamactl.endpoints import format_http_error, is_anthropics
@@ -20,7 +20,13 @@ from llamactl.front.http.body import BodyStream
 from llamactl.front.http.connection_state import RULES, Event, Phase, Reads, step
 from llamactl.front.http.direct_writer import DirectWriter
 from llamactl.front.http.framing import END
-from llamactl.front.http.headers import CONTINUE, format_answer, format_error_fields, format_wire_error
+from llamactl.front.http.headers import (
+    CONTINUE,
+    format_answer_to,
+    format_error_fields,
+    format_refusal,
+    format_wire_error,
+)
 from llamactl.front.http.ports import ConnectionHost, Handler, Running
 from llamactl.front.http.read_deadline import ReadDeadline, choose_limit_s
 from llamactl.front.http.read_gate import AHEAD, BODY, MAX_AHEAD_BYTES, ReadGate
@@ -92,9 +98,7 @@ class ClientConnection(asyncio.Protocol):
         self.gate = ReadGate(self.transport, self._host.hangups, self.abort)
         self.sending = SendWatch(self._host, self.transport, self._cut)
         self._writer = DirectWriter(self.transport)
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            self.peer = str(peer[0])
+        self.peer = _find_peer(transport)
         self._host.on_connection(self)
         self.deadline.begin(RULES[self.phase].deadline)
 
@@ -108,16 +112,16 @@ class ClientConnection(asyncio.Protocol):
                 return
         reads = RULES[self.phase].reads
         if reads is Reads.THROUGH:
-            self._pass_through(data)
+            assert self._tunnel is not None
+            self._tunnel.write(data)
+            if self._tunnel.congested:
+                self.gate.hold(BODY)
         elif reads is not Reads.NOTHING:
             self.requests.feed(data)
             if reads is _REQUESTS:
                 self._read_on()
-            if self.requests.buffered_bytes > MAX_AHEAD_BYTES and self._has_to_wait():
+            if self.requests.buffered_bytes > MAX_AHEAD_BYTES and RULES[self.phase].holds and not self._may_read():
                 self.gate.hold(AHEAD)
-
-    def eof_received(self) -> bool:
-        return False
 
     def pause_writing(self) -> None:
         self.congested = True
@@ -142,9 +146,7 @@ class ClientConnection(asyncio.Protocol):
         self.sending.close()
         self.deadline.close()
         self.gate.close()
-        running, self.running = self.running, None
-        if running is not None:
-            running.cancel()
+        self._cancel_running()
         self.requests.close()
         self._finish_record(cut=True)
         self._host.on_connection_lost(self)
@@ -157,19 +159,13 @@ class ClientConnection(asyncio.Protocol):
             return False
         return not self.gate.held & BODY if self.phase is _STREAMING_BODY else not self.congested
 
-    def _has_to_wait(self) -> bool:
-        """Whether what has been received is for later."""
-        return RULES[self.phase].reads in (_REQUESTS, Reads.AHEAD) and not self._may_read()
-
     def _read_on(self) -> None:
         """Take what has been received, up to the next request that is not answered at once, and wait for more."""
         self._advance()  # also without bytes: the end of a body takes none
-        rules = RULES[self.phase]
-        if rules.reads is _REQUESTS:
+        if RULES[self.phase].reads is _REQUESTS:
             if self.requests.buffered_bytes and self.phase in (Phase.NEW, Phase.IDLE):
                 self._enter(Event.PART_OF_HEAD)
-                rules = RULES[self.phase]
-            self.deadline.begin(rules.deadline)
+            self.deadline.begin(RULES[self.phase].deadline)
 
     def _go_on(self) -> None:
         """There may be something to read that had to wait."""
@@ -199,7 +195,7 @@ class ClientConnection(asyncio.Protocol):
                     if self.requests.awaits_continue:
                         self.send(CONTINUE)
         except WireError as error:
-            self._refuse(error.status, error.message)
+            self._refuse_bytes(error.status, error.message)
         except LlamactlError as error:
             self._refuse_body(error)
         finally:
@@ -249,15 +245,8 @@ class ClientConnection(asyncio.Protocol):
         content_type: str = "application/json",
     ) -> None:
         keep_alive = self.may_keep_alive(head)
-        answer = format_answer(
-            status,
-            body,
-            minor=head.minor,
-            keep_alive=keep_alive,
-            to_head=head.method == b"HEAD",
-            fields=fields,
-            added=self.record.added,
-            content_type=content_type,
+        answer = format_answer_to(
+            head, status, body, keep_alive=keep_alive, fields=fields, added=self.record.added, content_type=content_type
         )
         self.record.status = status
         self.record.sent_bytes += len(answer)
@@ -295,31 +284,20 @@ class ClientConnection(asyncio.Protocol):
             return
         if after_flush:
             self._close()
-            return
-        self._enter(Event.ENDED)
-        sock = self.transport.get_extra_info("socket")
-        if sock is not None and sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.abort()
+        else:
+            self._enter(Event.ENDED)
+            self._writer.reset()
 
     # --- another protocol ---
 
     def begin_tunnel(self, upstream: Upstream) -> None:
         self._enter(Event.SWITCHED)
         self._tunnel = upstream
-        ahead = self.requests.consume_rest()
-        if ahead:
-            upstream.write(ahead)
+        upstream.write(self.requests.consume_rest())
         self.gate.release(AHEAD)
 
     def resume_tunnel(self) -> None:
         self.gate.release(BODY)
-
-    def _pass_through(self, data: bytes) -> None:
-        assert self._tunnel is not None
-        self._tunnel.write(data)
-        if self._tunnel.congested:
-            self.gate.hold(BODY)
 
     # --- the end ---
 
@@ -342,6 +320,11 @@ class ClientConnection(asyncio.Protocol):
         if self.transport.get_write_buffer_size():
             self.sending.begin()
 
+    def _cancel_running(self) -> None:
+        running, self.running = self.running, None
+        if running is not None:
+            running.cancel()
+
     def _finish_record(self, cut: bool = False) -> None:
         record = self.record
         if record is not _NO_RECORD:
@@ -352,33 +335,28 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse_body(self, error: LlamactlError) -> None:
         """The body cannot be taken, or says something that cannot be meant."""
-        received_bytes = self.requests.received_bytes
         if error.code is ErrorCode.NO_STORAGE:
-            self._host.log.warning("body not kept", why=str(error), received_bytes=received_bytes)
-        self._refuse(error.kind.http_status, "", error)
-
-    def _refuse(self, status: int, why: str, error: LlamactlError | None = None) -> None:
-        """Answer what is being read without reading on, if nothing has been answered yet, and end the connection."""
+            self._host.log.warning("body not kept", why=str(error), received_bytes=self.requests.received_bytes)
         head = self.requests.head
+        self._refuse(error.kind.http_status, partial(format_refusal, error, b"" if head is None else head.path))
+
+    def _refuse_bytes(self, status: int, why: str) -> None:
+        """They are no request, or not all of one."""
+        self._refuse(status, partial(format_wire_error, status, why))
+
+    def _refuse(self, status: int, answer: Callable[[bytes], bytes]) -> None:
+        """Answer what is being read without reading on, if nothing has been answered yet, and end the connection."""
         if self.record is _NO_RECORD:
-            self.record = self._host.make_record(head)
-        running, self.running = self.running, None
-        if running is not None:
-            running.cancel()
+            self.record = self._host.make_record(self.requests.head)
+        self._cancel_running()
         self.requests.close_stream()
         record = self.record
         if record.status:
             self.break_off(after_flush=False)
             return
-        if error is None:
-            answer = format_wire_error(status, why, record.added)
-        else:
-            body = format_http_error(error, b"" if head is None else head.path)
-            fields = format_error_fields(status)
-            answer = format_answer(status, body, keep_alive=False, fields=fields, added=record.added)
         record.status = status
         self._finish_record()
-        self.send(answer)
+        self.send(answer(record.added))
         self._end_after_answer(unread=True)
 
     def _end_after_answer(self, unread: bool) -> None:
@@ -403,7 +381,7 @@ class ClientConnection(asyncio.Protocol):
     def _on_late(self, limit_s: float) -> None:
         if RULES[self.phase].is_told:
             what = "head has not come" if self.phase is Phase.HEAD else "body has not gone on"
-            self._refuse(408, f"its {what} for {limit_s:g} s")
+            self._refuse_bytes(408, f"its {what} for {limit_s:g} s")
         else:
             self._close()
 
@@ -411,14 +389,11 @@ class ClientConnection(asyncio.Protocol):
         return self.sending.is_behind()
 
     def _cut(self, why: str, unsent_bytes: int) -> None:
-        record, running, self.running = self.record, self.running, None
-        self._host.log.info(
-            "client cut",
-            why=why,
-            unsent_bytes=unsent_bytes,
-            model=record.model or None,
-            request_id=record.request_id.decode("latin-1") or None,
-        )
-        if running is not None:
-            running.cancel()
+        self._host.on_client_cut(self.record, why, unsent_bytes)
+        self._cancel_running()
         self.break_off(after_flush=False)
+
+
+def _find_peer(transport: asyncio.BaseTransport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else ""

@@ -138,6 +138,11 @@ class Rules:
     """Nothing would be lost: a process that stops may close the connection."""
 
     @property
+    def holds(self) -> bool:
+        """Bytes that cannot be read yet are kept, and the client is not read on if these are many."""
+        return self.reads in (Reads.REQUESTS, Reads.AHEAD)
+
+    @property
     def is_told(self) -> bool:
         """A client that misses the deadline gets an answer that says so: it has begun a request."""
         return self.deadline in (Deadline.HEAD, Deadline.BODY)

@@ -6,6 +6,8 @@ what the kernel takes whole has never been copied.
 
 import asyncio
 import os
+import socket
+import struct
 
 
 class DirectWriter:
@@ -31,3 +33,10 @@ class DirectWriter:
                 return
             data = data[sent:]
         transport.write(data)
+
+    def reset(self) -> None:
+        """Close at once. A peer on TCP sees that what it has got was not all; what it has not got is lost."""
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()

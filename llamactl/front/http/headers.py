@@ -10,12 +10,11 @@ import http
 import msgspec
 
 from llamactl.endpoints import format_http_error, is_anthropics
-from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.errors import RETRY_AFTER_S, ErrorCode, LlamactlError
 from llamactl.front.http.wire import Head, RequestHead, ResponseHead
 from llamactl.protocol.control_socket import Progress
 from llamactl.protocol.values import Stage
 
-RETRY_AFTER_S = 5
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -169,6 +168,29 @@ def format_answer(
     return head if to_head else head + payload
 
 
+def format_answer_to(
+    head: RequestHead,
+    status: int,
+    body: object,
+    *,
+    keep_alive: bool,
+    fields: tuple[tuple[str, str], ...],
+    added: bytes,
+    content_type: str,
+) -> bytes:
+    """As format_answer, to the request with this head."""
+    return format_answer(
+        status,
+        body,
+        minor=head.minor,
+        keep_alive=keep_alive,
+        to_head=head.method == b"HEAD",
+        fields=fields,
+        added=added,
+        content_type=content_type,
+    )
+
+
 def format_error_fields(status: int) -> tuple[tuple[str, str], ...]:
     """Headers of an error answer: those that say "later" say when."""
     return (("Retry-After", str(RETRY_AFTER_S)),) if status in (429, 503, 507) else ()
@@ -179,6 +201,13 @@ def format_wire_error(status: int, message: str, added: bytes = b"") -> bytes:
     code = ErrorCode.TOO_LARGE if status == 413 else ErrorCode.INVALID_REQUEST
     body = format_http_error(LlamactlError(code, f"cannot read request: {message}"), status=status)
     return format_answer(status, body, keep_alive=False, added=added)
+
+
+def format_refusal(error: LlamactlError, path: bytes, added: bytes) -> bytes:
+    """The last answer on a connection whose request is not read to its end."""
+    status = error.kind.http_status
+    fields = format_error_fields(status)
+    return format_answer(status, format_http_error(error, path), keep_alive=False, fields=fields, added=added)
 
 
 def format_loading_comment(name: str, progress: Progress | None) -> bytes:

@@ -123,6 +123,9 @@ class ConnectionHost(Protocol):
 
     def on_connection_lost(self, connection: "Connection") -> None: ...
 
+    def on_client_cut(self, record: RequestRecord, why: str, unsent_bytes: int) -> None:
+        """A client is cut in the middle of this request, because it does not take what it is sent."""
+
     def on_request_end(self, record: RequestRecord) -> None:
         """However it has ended."""
 

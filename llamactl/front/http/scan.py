@@ -184,8 +184,8 @@ class JsonScanner:
         if self._key == "stream":
             members.stream = value
         elif self._key == "keep_alive":
+            Members(keep_alive=value).read_keep_alive_s()  # a bad one ends the request, however far it has got
             members.keep_alive = value
-            members.read_keep_alive_s()  # raises what it raises before the body has come to its end
         elif members.model is None:
             members.model = value
 

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from llamactl.endpoints import format_http_error
-from llamactl.errors import LlamactlError
+from llamactl.errors import RETRY_SOON_S, LlamactlError
 from llamactl.instance.engine.jobs import (
     EmbeddingEvent,
     Event,
@@ -34,7 +34,7 @@ _STREAM_HEADERS = [
     # nginx would collect the events otherwise.
     (b"x-accel-buffering", b"no"),
 ]
-_RETRY_HEADERS = [(b"retry-after", b"1")]
+_RETRY_HEADERS = [(b"retry-after", b"%d" % RETRY_SOON_S)]
 
 
 class JobResponse:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llamactl.front import exchange as exchange_module
+from llamactl.front import wait as wait_module
 from llamactl.front.http import body as body_module
 from llamactl.protocol.control_socket import ClientHello, Failure, LeaseRequest, Progress
 from llamactl.protocol.values import Stage
@@ -296,6 +296,32 @@ def test_large_body_that_names_no_model_or_no_duration_is_refused(stage: Any, bo
     stage(scenario)
 
 
+def test_large_body_that_turns_out_to_have_no_duration_ends_its_request_at_both_sides(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        closed = asyncio.Event()
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while await reader.read(1 << 20):
+                pass
+            closed.set()
+
+        server = await serve_raw(world, handle)
+        client = await world.connect()
+        raw = format_post(CHAT, b'{"model":"a","x":"' + b"A" * 600_000 + b'","keep_alive":"soon"}')
+        client.writer.write(raw[:300_000])
+        while not (leases := world.front.leases.leases()):
+            await asyncio.sleep(0)
+        client.writer.write(raw[300_000:])
+        response = await client.read_response()
+        assert (response.status, response.headers["connection"]) == (400, "close")
+        assert 'cannot read "keep_alive"' in response.json()["error"]["message"]
+        await closed.wait()
+        assert leases[0].in_flight == 0
+        server.close()
+
+    stage(scenario)
+
+
 def test_body_that_comes_byte_by_byte_takes_no_more_than_its_size(stage: Any) -> None:
     async def scenario(world: Any) -> None:
         client = await world.connect()
@@ -377,7 +403,7 @@ def test_client_of_a_large_body_that_no_instance_took_is_heard_again(stage: Any)
 
 
 def test_stream_that_waits_for_its_model_says_so(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_module, "COMMENT_S", 0.02)
+    monkeypatch.setattr(wait_module, "COMMENT_S", 0.02)
 
     async def scenario(world: Any) -> None:
         instance = await world.add_model("a", granted=False)
@@ -408,7 +434,7 @@ def test_stream_that_waits_for_its_model_says_so(stage: Any, monkeypatch: pytest
 
 
 def test_refusal_after_comments_is_an_event_and_no_clean_end(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_module, "COMMENT_S", 0.02)
+    monkeypatch.setattr(wait_module, "COMMENT_S", 0.02)
 
     async def scenario(world: Any) -> None:
         await world.add_model("a", granted=False)
@@ -426,7 +452,7 @@ def test_refusal_after_comments_is_an_event_and_no_clean_end(stage: Any, monkeyp
 
 
 def test_answer_that_is_no_stream_after_comments_is_an_event(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_module, "COMMENT_S", 0.02)
+    monkeypatch.setattr(wait_module, "COMMENT_S", 0.02)
 
     async def scenario(world: Any) -> None:
         instance = await world.add_model("a", granted=False)
@@ -445,7 +471,7 @@ def test_answer_that_is_no_stream_after_comments_is_an_event(stage: Any, monkeyp
 
 
 def test_request_that_wants_no_stream_waits_in_silence(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_module, "COMMENT_S", 0.01)
+    monkeypatch.setattr(wait_module, "COMMENT_S", 0.01)
 
     async def scenario(world: Any) -> None:
         instance = await world.add_model("a", granted=False)

@@ -96,7 +96,7 @@ def test_waiting_requests_are_the_queue_and_their_wait_is_told(stage: Any) -> No
         for client in clients:
             client.writer.write(format_post(CHAT, {"model": "alias"}))
         request = await world.supervisor.expect(LeaseRequest)
-        while world.front.leases.waiting < 3:
+        while len(world.front.leases.queue) < 3:
             await asyncio.sleep(0)
         assert (await scrape(world))[key("llamactl_queue_length", model="a")] == 3
         instance.answer_all()
@@ -194,7 +194,7 @@ def test_client_that_leaves_while_a_scrape_waits_leaves_no_question_and_no_place
         await world.supervisor.expect(LeaseRequest)
         client.close()
         await world.supervisor.expect(CancelRequest)
-        assert world.front.leases.waiting == 0
+        assert len(world.front.leases.queue) == 0
 
     stage(scenario)
 

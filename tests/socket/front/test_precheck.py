@@ -71,7 +71,7 @@ def test_model_that_runs_is_asked_and_says_it_itself(stage: Any) -> None:
             call.answer(b"its own words", status="400 Bad Request")
 
         instance.auto = refuse
-        while not world.front.leases.connected:
+        while not world.front.leasing.connected:
             await asyncio.sleep(0)
         for _ in range(2):  # before the lease is here, and after
             response = await client.request(format_post(CHAT, b'{"model":"a"}'))

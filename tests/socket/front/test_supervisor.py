@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from llamactl.front import leases
+from llamactl.front import lease_queue
 from llamactl.protocol.control_socket import (
     BusyNotice,
     CancelRequest,
@@ -34,7 +34,7 @@ def test_requests_for_a_cold_model_cause_one_lease_request(stage: Any) -> None:
         clients = [await world.connect() for _ in range(10)]
         answers = [asyncio.ensure_future(client.post(CHAT, {"model": "a"})) for client in clients]
         request = await world.supervisor.expect(LeaseRequest)
-        while world.front.leases.waiting < 10:
+        while len(world.front.leases.queue) < 10:
             await asyncio.sleep(0)
         world.supervisor.send(world.grant("a", request_id=request.id))
         assert [(await answer).body for answer in answers] == [b"1"] * 10
@@ -67,10 +67,10 @@ def test_queued_client_that_leaves_cancels(stage: Any) -> None:
         for each in (client, other):
             each.writer.write(format_post(CHAT, {"model": "a"}))
         request = await world.supervisor.expect(LeaseRequest)
-        while world.front.leases.waiting < 2:
+        while len(world.front.leases.queue) < 2:
             await asyncio.sleep(0)
         client.close()
-        while world.front.leases.waiting > 1:
+        while len(world.front.leases.queue) > 1:
             await asyncio.sleep(0)
         assert world.supervisor.count(CancelRequest) == 0
         other.close()
@@ -173,7 +173,7 @@ def test_drain_holds_new_requests_back_until_the_next_instance(stage: Any) -> No
         world.supervisor.send(Recall(model="a", generation="g1", drain=True))
         assert not (await world.supervisor.expect(RecallAnswer)).returned
         second.writer.write(format_post(CHAT, {"model": "a"}))
-        while world.front.leases.waiting < 1:
+        while len(world.front.leases.queue) < 1:
             await asyncio.sleep(0)
         del world.supervisor.grants["a"]
         call.answer(b"1")
@@ -197,7 +197,7 @@ def test_drain_called_off_lets_held_back_requests_go_on(stage: Any) -> None:
         world.supervisor.send(Recall(model="a", generation="g1", drain=True))
         await world.supervisor.expect(RecallAnswer)
         second.writer.write(format_post(CHAT, {"model": "a"}))
-        while world.front.leases.waiting < 1:
+        while len(world.front.leases.queue) < 1:
             await asyncio.sleep(0)
         world.supervisor.send(RecallCancelled(model="a", generation="g1"))
         (await instance.call()).answer(b"2")
@@ -245,7 +245,7 @@ def test_request_that_needs_a_lease_waits_for_the_supervisor(stage: Any) -> None
         client, lister = await world.connect(), await world.connect()
         client.writer.write(format_post(CHAT, {"model": "a"}))
         lister.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        while not (world.front.leases.waiting and world.front.control._questions):
+        while not (len(world.front.leases.queue) and world.front.control._questions):
             await asyncio.sleep(0)
         world.supervisor.replies[ListRequest] = lambda message: ModelList(id=message.id, now_s=0, models=())
         await world.supervisor.start()
@@ -256,7 +256,7 @@ def test_request_that_needs_a_lease_waits_for_the_supervisor(stage: Any) -> None
 
 
 def test_supervisor_that_stays_away_is_told_with_a_time_to_retry(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "CONTROL_WAIT_S", 0.05)
+    monkeypatch.setattr(lease_queue, "CONTROL_WAIT_S", 0.05)
     monkeypatch.setattr("llamactl.front.control.CONTROL_WAIT_S", 0.05)
 
     async def scenario(world: Any) -> None:

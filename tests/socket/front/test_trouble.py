@@ -247,7 +247,7 @@ def test_deaths_leave_no_count_and_no_connection_behind(stage: Any) -> None:
             await asyncio.sleep(0)
         (lease,) = world.front.leases.leases()
         assert lease.in_flight == 0
-        assert world.front.leases.waiting == 0
+        assert len(world.front.leases.queue) == 0
         await world.supervisor.expect(IdleNotice)
 
     stage(scenario)

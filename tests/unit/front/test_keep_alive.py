@@ -8,7 +8,8 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.http.members import parse_keep_alive
 from llamactl.front.http.scan import JsonScanner
 from llamactl.front.http.wire import parse_request_head
-from llamactl.front.leases import Asked, LeaseTable
+from llamactl.front.lease import Asked
+from llamactl.front.leases import LeaseTable
 from llamactl.front.naming import read_members
 from llamactl.protocol.control_socket import BusyNotice, IdleNotice, LeaseGrant, Recall, RecallAnswer
 
@@ -87,7 +88,7 @@ def test_nonsense_is_refused_with_what_would_do_however_large_the_body(body: byt
 
 def make_table(**limits: int) -> LeaseTable:
     table = LeaseTable(itertools.count(1))
-    table.max_queue, table.max_queue_total = limits.get("max_queue", 0), limits.get("max_queue_total", 0)
+    table.queue.max_queue, table.queue.max_queue_total = limits.get("max_queue", 0), limits.get("max_queue_total", 0)
     table.handle_connected()
     return table
 
@@ -139,9 +140,9 @@ def test_one_more_than_may_wait_is_refused(limit: str) -> None:
         table.acquire("c", NAMES, 1.0)
     assert raised.value.kind.http_status == 429
     assert raised.value.details["retry_after_s"] > 0
-    table.leave("a")
+    table.queue.leave("a")
     assert table.acquire("c", NAMES, 1.0) is None
-    assert table.waiting == 2
+    assert len(table.queue) == 2
 
 
 def test_other_models_have_their_own_queue() -> None:

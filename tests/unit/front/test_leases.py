@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from llamactl.errors import ErrorCode
-from llamactl.front.leases import CONTROL_WAIT_S, Asked, Granted, Lease, LeaseTable, Refused
+from llamactl.front.lease import Asked, Granted, Lease, Refused
+from llamactl.front.lease_queue import CONTROL_WAIT_S
+from llamactl.front.leases import LeaseTable
 from llamactl.protocol.control_socket import (
     BusyNotice,
     CancelRequest,
@@ -62,7 +64,7 @@ def test_requests_for_a_cold_model_share_one_lease_request() -> None:
     outcomes = table.handle(grant(1), 0)
     assert [outcome.waiter for outcome in outcomes] == list(range(10))
     assert table.leases()[0].in_flight == 10
-    assert table.waiting == 0
+    assert len(table.queue) == 0
 
 
 def test_warm_request_asks_nobody() -> None:
@@ -259,20 +261,20 @@ def test_last_client_to_leave_cancels() -> None:
     table.acquire("x", Asked("a"), 0)
     table.acquire("y", Asked("a"), 0)
     take(table)
-    table.leave("x")
+    table.queue.leave("x")
     assert take(table) == []
-    table.leave("y")
+    table.queue.leave("y")
     assert take(table) == [CancelRequest(id=1)]
     table.acquire("z", Asked("a"), 0)
     assert take(table) == [LeaseRequest(id=2, model="a")]
     assert table.handle(Failure(id=1, code="cancelled", message=""), 0) == []
-    assert table.waiting == 1
+    assert len(table.queue) == 1
 
 
 def test_grant_that_crosses_a_cancel_is_held_idle() -> None:
     table = make_table()
     table.acquire("x", Asked("a"), 0)
-    table.leave("x")
+    table.queue.leave("x")
     take(table)
     assert table.handle(grant(1), 0) == []
     assert take(table) == [IdleNotice(model="a", generation="g1", last_used_s=0.0)]
@@ -289,7 +291,7 @@ def test_failure_reaches_everybody_who_waited(code: str, expected: ErrorCode) ->
         ("x", expected),
         ("y", expected),
     ]
-    assert table.waiting == 0
+    assert len(table.queue) == 0
 
 
 def test_supervisor_away_is_waited_for_and_then_refused() -> None:
@@ -298,15 +300,15 @@ def test_supervisor_away_is_waited_for_and_then_refused() -> None:
     assert table.acquire("x", Asked("a"), 101.0) is None
     assert table.acquire("y", Asked("b"), 105.0) is None
     assert take(table) == []
-    assert table.next_deadline_s() == 101.0 + CONTROL_WAIT_S
-    (refused,) = table.expire(101.0 + CONTROL_WAIT_S)
+    assert table.queue.next_deadline_s() == 101.0 + CONTROL_WAIT_S
+    (refused,) = table.queue.expire(101.0 + CONTROL_WAIT_S)
     assert isinstance(refused, Refused)
     assert (refused.waiter, refused.error.code) == ("x", ErrorCode.NO_SUPERVISOR)
-    assert table.next_deadline_s() == 105.0 + CONTROL_WAIT_S
+    assert table.queue.next_deadline_s() == 105.0 + CONTROL_WAIT_S
     table.handle_connected()
     assert take(table) == [LeaseRequest(id=1, model="b")]
-    assert table.next_deadline_s() is None
-    assert table.expire(999.0) == []
+    assert table.queue.next_deadline_s() is None
+    assert table.queue.expire(999.0) == []
 
 
 def test_requests_sent_before_the_loss_are_sent_again() -> None:
@@ -431,13 +433,13 @@ class LeaseMachine(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         waiter = data.draw(st.sampled_from(sorted(self.waiting)))
         self.waiting.remove(waiter)
-        self.table.leave(waiter)
+        self.table.queue.leave(waiter)
 
     @rule(elapsed_s=st.sampled_from([0.1, 3.0, 11.0]))
     def pass_time(self, elapsed_s: float) -> None:
         self.now_s += elapsed_s
         self.table.flush_idle()
-        self.take_outcomes(self.table.expire(self.now_s))
+        self.take_outcomes(self.table.queue.expire(self.now_s))
 
     @precondition(lambda self: self.up)
     @rule()
@@ -517,7 +519,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_request_is_somewhere(self) -> None:
-        assert self.table.waiting == len(self.waiting)
+        assert len(self.table.queue) == len(self.waiting)
         for lease in self.table.leases():
             assert lease.in_flight == sum(held is lease for held in self.running.values())
             assert not lease.gone
