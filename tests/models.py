@@ -35,13 +35,15 @@ def write_model(
     control: Sequence[str] = (),
     sampling: Mapping[str, int | float | str] | None = None,
     tensors_per_shard: int = 0,
+    mrope: bool = False,
     seed: int = 1,
 ) -> Path:
-    """A causal model of the llama architecture. `fills_gaps`: it has tokens for the edges of a gap (/infill);
+    """A causal model of the llama architecture; with `mrope`, one of qwen2vl, whose positions have several parts.
+    `fills_gaps`: it has tokens for the edges of a gap (/infill);
     `control`: further tokens that are no text; `sampling`: what the file recommends; `tensors_per_shard`: `path`
     becomes so many files as that takes.
     """
-    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=tensors_per_shard)
+    writer = gguf.GGUFWriter(path, "qwen2vl" if mrope else "llama", split_max_tensors=tensors_per_shard)
     tokens, n_ff = _add_vocabulary(writer, add_bos=add_bos, more=control), 2 * n_embd
     for token, part in enumerate(("pre", "suf", "mid") if fills_gaps else ()):
         writer.add_uint32(f"tokenizer.ggml.fim_{part}_token_id", 2 + token)
@@ -58,6 +60,9 @@ def write_model(
     writer.add_head_count_kv(n_head)
     writer.add_rope_dimension_count(n_embd // n_head)
     writer.add_layer_norm_rms_eps(1e-5)
+    if mrope:
+        half = n_embd // n_head // 2
+        writer.add_rope_dimension_sections([half - 2 * (half // 3), half // 3, half // 3, 0])
     writer.add_vocab_size(len(tokens))
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     if chat_template is not None:
@@ -108,13 +113,17 @@ def write_projector(
     return _finish(writer, path)
 
 
-def write_eye(path: Path, *, width: int = 64, image_size: int = 28, n_embd: int = 32, seed: int = 3) -> Path:
-    """A projector that works, as LLaVA has it: pictures become tokens for a model with embeddings of `width`."""
+def write_eye(
+    path: Path, *, width: int = 64, image_size: int = 28, n_embd: int = 32, mrope: bool = False, seed: int = 3
+) -> Path:
+    """A projector that works: pictures become tokens for a model with embeddings of `width`. As LLaVA has it, so many
+    for each picture; with `mrope` as Qwen2-VL has it, a grid of them, the larger the picture the more.
+    """
     patch_size, n_layer = 14, 2
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_name("tiny-eye")
     writer.add_bool("clip.has_vision_encoder", True)
-    writer.add_string("clip.projector_type", "mlp")
+    writer.add_string("clip.projector_type", "qwen2vl_merger" if mrope else "mlp")
     writer.add_bool("clip.use_gelu", True)
     writer.add_uint32("clip.vision.image_size", image_size)
     writer.add_uint32("clip.vision.patch_size", patch_size)
@@ -136,9 +145,12 @@ def write_eye(path: Path, *, width: int = 64, image_size: int = 28, n_embd: int 
         writer.add_tensor(f"{tensor}.weight", np.ones(n_embd, dtype=np.float32))
         writer.add_tensor(f"{tensor}.bias", np.zeros(n_embd, dtype=np.float32))
 
-    add("v.class_embd", n_embd)
     add("v.patch_embd.weight", n_embd, 3, patch_size, patch_size)
-    add("v.position_embd.weight", (image_size // patch_size) ** 2 + 1, n_embd)
+    if mrope:
+        add("v.patch_embd.weight.1", n_embd, 3, patch_size, patch_size)
+    else:
+        add("v.class_embd", n_embd)
+        add("v.position_embd.weight", (image_size // patch_size) ** 2 + 1, n_embd)
     add_norm("v.pre_ln")
     for layer in range(n_layer):
         prefix = f"v.blk.{layer}"
@@ -152,9 +164,10 @@ def write_eye(path: Path, *, width: int = 64, image_size: int = 28, n_embd: int 
         add(f"{prefix}.ffn_down.weight", n_embd, 2 * n_embd)
         add(f"{prefix}.ffn_down.bias", n_embd)
     # Loud, as the embeddings of `write_model` are: what is seen decides what is said.
-    add("mm.0.weight", width, n_embd)
-    add("mm.0.bias", width)
-    add("mm.2.weight", width, width)
+    n_merged, n_inner = (4 * n_embd, 4 * n_embd) if mrope else (n_embd, width)
+    add("mm.0.weight", n_inner, n_merged)
+    add("mm.0.bias", n_inner)
+    add("mm.2.weight", width, n_inner)
     add("mm.2.bias", width)
     return _finish(writer, path)
 
