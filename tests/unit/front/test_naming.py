@@ -6,7 +6,7 @@ import pytest
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.http.wire import RequestHead, parse_request_head
-from llamactl.front.naming import find_autoload, find_model, read_members, require_model
+from llamactl.front.naming import BOM, find_autoload, find_model, read_members, require_model
 
 
 def make_head(target: str = "/v1/chat/completions", content_type: str = "") -> RequestHead:
@@ -30,6 +30,8 @@ FORM = (
         ("/x?model=q", "", b'{"n":1}', "q"),
         ("/x?model=q%2Fr+s", "", b"", "q/r s"),
         ("/x?model=q", "audio/wav", b"RIFF", "q"),
+        ("/x", "application/json", BOM + b'{"model":"a"}', "a"),
+        ("/x?model=q", "", BOM + b' {"n":1}', "q"),
         ("/x", "multipart/form-data; boundary=b", FORM, "whisper"),
         ("/x", 'Multipart/Form-Data; charset=x; boundary="b"', FORM, "whisper"),
         ("/x", "multipart/form-data; boundary=c", FORM, None),
@@ -46,10 +48,20 @@ def test_model_is_found(target: str, content_type: str, body: bytes, name: str |
     assert find_model(head, read_members(head, body)) == name
 
 
+def test_body_behind_a_byte_order_mark_says_all_that_it_says_without() -> None:
+    body = b'{"keep_alive":"5m","model":"a","stream":true}'
+    marked, plain = (read_members(make_head(), text) for text in (BOM + body, body))
+    assert marked == plain
+    assert (marked.read_keep_alive_s(), marked.wants_stream) == (300.0, True)
+
+
 @pytest.mark.parametrize(
     ("content_type", "body", "message"),
     [
         ("", b"{", "not valid JSON"),
+        ("", BOM, "not valid JSON"),
+        ("", BOM + BOM + b'{"model":"a"}', "not valid JSON"),
+        ("", b" " + BOM + b'{"model":"a"}', "not valid JSON"),
         ("", b'{"model":"a"', "not valid JSON"),
         ("", b'{"model":"a"} x', "not valid JSON"),
         ("", b'{"model":"\xff"}', "not valid JSON"),

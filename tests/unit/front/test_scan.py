@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llamactl.errors import LlamactlError
 from llamactl.front.http.scan import FormScanner, JsonScanner, make_scanner
 from llamactl.front.http.wire import parse_request_head
-from llamactl.front.naming import read_members
+from llamactl.front.naming import BOM, read_members
 
 NAMES = st.sampled_from(["model", "stream", "models", "mode", "", "x", 'mo"del', "mod\\el", "é", "\ud800"])
 SCALARS = st.one_of(
@@ -87,6 +87,35 @@ def describe(read: Callable[[], Any]) -> Any:
         return read()
     except LlamactlError as error:
         return str(error)
+
+
+@given(
+    st.dictionaries(NAMES.filter(lambda name: name != "\ud800"), VALUES, max_size=5),
+    st.lists(st.integers(0, 80), max_size=6),
+)
+def test_byte_order_mark_changes_nothing(body: dict[str, Any], cuts: list[int]) -> None:
+    text = json.dumps(body).encode()
+    marked, plain = scan(BOM + text, cuts), scan(text, [])
+    assert marked.members == plain.members
+    assert (marked.is_object, marked.done) == (plain.is_object, plain.done)
+
+
+def test_large_body_behind_a_byte_order_mark_may_be_cut_anywhere() -> None:
+    body = BOM + json.dumps({"keep_alive": 7, "stream": True, "prompt": "x" * 100_000, "model": "a"}).encode()
+    edges = [*range(60), *range(len(body) - 40, len(body))]
+    for cut in edges:
+        members = scan(body, [cut]).members
+        assert (members.read_model(), members.wants_stream, members.read_keep_alive_s()) == ("a", True, 7.0)
+    assert scan(body, edges).members.read_model() == "a"
+
+
+def test_byte_order_mark_alone_is_no_object_yet_and_names_nothing() -> None:
+    scanner = JsonScanner()
+    for byte in BOM:
+        scanner.feed(bytes([byte]))
+    assert (scanner.is_object, scanner.done, scanner.members.read_model()) == (True, False, None)
+    scanner.feed(b"[")
+    assert (scanner.is_object, scanner.done) == (False, True)
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=4))
