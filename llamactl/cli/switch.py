@@ -4,6 +4,9 @@ All are asked for at once on one connection: the supervisor puts them in order, 
 fails with it. The last word on standard error says what came of each; `--json` puts the same on standard output, an
 object for one name, a list for several. Ctrl-C ends only the waiting: what was asked for belongs to the supervisor.
 
+Models that are loaded together may not fit together: the later one then drives out the earlier. So where there were
+several, the supervisor is asked at the end which of them are still there.
+
 A restart is an unload and a load right behind it, so that it goes on when nobody waits any more. It is begun only for
 models that could be loaded: one that runs although its configuration has become invalid would else be lost.
 """
@@ -65,6 +68,9 @@ def run_load(args: argparse.Namespace) -> int:
         lines = {name: ProgressLine(run.board, name) for name in names}
         for request, answer in run.ask(client, requests, lambda request, told: lines[request.model].show(told)):
             run.end(request.model, _judge_load(args, request.model, answer, lines[request.model].seen))
+        if len(names) > 1 and not args.no_wait and run.has_succeeded():
+            for error in _find_lost(client.ask(ListRequest(id=len(names) + 1))):
+                run.lose(error)
     return run.report(args)
 
 
@@ -173,6 +179,23 @@ def _find_obstacle(name: str, listing: ModelList) -> LlamactlError | None:
     )
 
 
+def _find_lost(listing: ModelList) -> Iterator[LlamactlError]:
+    """What is to be said of the models that are not loaded, of those that have been just now."""
+    for model in listing.models:
+        if model.state not in (State.UNLOADED, State.STOPPING, State.FAILED):
+            continue
+        has_failed = model.state is State.FAILED
+        what = "it has failed" if has_failed else "it was unloaded"
+        if model.state is State.UNLOADED and model.ended is not None and model.ended.for_model:
+            what += f" to make room for {model.ended.for_model!r}"
+        yield LlamactlError(
+            ErrorCode.INSTANCE_DIED if has_failed else ErrorCode.DOES_NOT_FIT,
+            f"{model.name!r} is gone again: {what}",
+            hint=f"`{format_command('status', model.name)}` says more",
+            model=model.name,
+        )
+
+
 def format_elapsed(seconds: float) -> str:
     """As progress lines say it: "0.8 s" below a minute."""
     return f"{seconds:.1f} s" if seconds < 60 else format_span(seconds)
@@ -229,6 +252,17 @@ class _Run:
             self.board.complain(name, str(outcome.error))
         else:
             self.board.clear()
+
+    def has_succeeded(self) -> bool:
+        """Whether anything has come of any name."""
+        return any(outcome.error is None for outcome in self._outcomes.values())
+
+    def lose(self, error: LlamactlError) -> None:
+        """A model is gone that may have been one of these."""
+        for name, outcome in self._outcomes.items():
+            if outcome.error is None and outcome.model == error.model:
+                self._outcomes[name] = Outcome(name, error=error)
+                self.board.complain(name, str(error))
 
     @contextmanager
     def watch(self) -> Iterator[None]:

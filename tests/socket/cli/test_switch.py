@@ -13,7 +13,7 @@ from llamactl.cli.switch import choose_exit_status
 from llamactl.errors import ErrorCode
 from llamactl.paths import Paths
 from llamactl.protocol.control_socket import Done, Failure, ListRequest, LoadRequest, ModelList, Progress, UnloadRequest
-from llamactl.protocol.descriptions import ModelStatus
+from llamactl.protocol.descriptions import Ending, ModelStatus
 from llamactl.protocol.values import Stage, State
 from tests.socket.cli.scripted import (
     TIMEOUT_S,
@@ -41,12 +41,23 @@ def answer_all(count: int, *messages: object) -> Script:
     return script
 
 
+def answer_loads(count: int, *messages: object, models: tuple[ModelStatus, ...] = ()) -> Script:
+    """Likewise, and tell what is loaded at the end."""
+
+    def script(peer: Peer) -> None:
+        answer_all(count, *messages)(peer)
+        assert peer.receive() == ListRequest(id=count + 1)
+        peer.send(ModelList(id=count + 1, now_s=1.0, models=models))
+
+    return script
+
+
 def fail(number: int, code: ErrorCode, message: str) -> Failure:
     return Failure(id=number, code=code, message=message)
 
 
 def test_several_loads_are_asked_for_at_once_and_told_apart() -> None:
-    script = answer_all(
+    script = answer_loads(
         2,
         Progress(id=2, stage=Stage.QUEUED, waiting_for=("a",)),
         Progress(id=1, stage=Stage.LOADING, fraction=0.1),
@@ -55,7 +66,7 @@ def test_several_loads_are_asked_for_at_once_and_told_apart() -> None:
         Done(id=2, model="b", seconds=2.0),
     )
     result, requests = ask(script, "load", "a", "b", "a")
-    assert requests == [LoadRequest(id=1, model="a"), LoadRequest(id=2, model="b")]
+    assert requests == [LoadRequest(id=1, model="a"), LoadRequest(id=2, model="b"), ListRequest(id=3)]
     assert (result.status, result.out) == (0, "")
     assert result.err.splitlines() == [
         "b: queued behind a",
@@ -67,7 +78,7 @@ def test_several_loads_are_asked_for_at_once_and_told_apart() -> None:
 
 
 def test_failure_of_one_does_not_end_the_others() -> None:
-    script = answer_all(
+    script = answer_loads(
         3,
         fail(2, ErrorCode.UNKNOWN_MODEL, "cannot find model 'b'"),
         fail(3, ErrorCode.ALREADY_LOADED, "cannot load 'c': it is loaded"),
@@ -86,6 +97,47 @@ def test_failure_of_one_does_not_end_the_others() -> None:
     assert loaded == {"model": "m", "result": "ready", "seconds": 1.0}
     assert (unknown["model"], unknown["error"]["code"]) == ("b", "unknown_model")
     assert (known["model"], known["result"]) == ("c", "already loaded")
+
+
+READY = ModelStatus(name="b", state=State.READY)
+EVICTED = Ending(event="model unloaded", time_s=1.0, reason="room", for_model="b")
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "why"),
+    [
+        (ModelStatus(name="m", state=State.UNLOADED, ended=EVICTED), 5, "it was unloaded to make room for 'b'"),
+        (ModelStatus(name="m", state=State.STOPPING), 5, "it was unloaded"),
+        (ModelStatus(name="m", state=State.FAILED), 1, "it has failed"),
+    ],
+)
+def test_model_that_is_gone_again_when_the_others_are_loaded_is_said(model: ModelStatus, status: int, why: str) -> None:
+    done = (Done(id=1, model="m", seconds=1.0), Done(id=2, model="b", seconds=2.0))
+    result, _ = ask(answer_loads(2, *done, models=(model, READY)), "start", "a", "b", "--json")
+    assert result.status == status
+    assert result.err.splitlines()[2:] == [
+        f"llamactl: 'm' is gone again: {why}; `llamactl status m` says more",
+    ]
+    lost, kept = json.loads(result.out)
+    assert (lost["model"], lost["error"]["message"]) == ("a", f"'m' is gone again: {why}")
+    assert kept["result"] == "ready"
+
+
+def test_models_that_were_not_asked_for_may_have_gone() -> None:
+    done = (Done(id=1, model="a", seconds=1.0), Done(id=2, model="b", seconds=2.0))
+    gone = ModelStatus(name="c", state=State.UNLOADED, ended=EVICTED)
+    awake = ModelStatus(name="a", state=State.SLEEPING)
+    result, _ = ask(answer_loads(2, *done, models=(awake, READY, gone)), "load", "a", "b")
+    assert (result.status, len(result.err.splitlines())) == (0, 2)
+
+
+def test_nothing_is_asked_at_the_end_of_loads_that_nobody_waits_for_or_that_all_failed() -> None:
+    done = (Done(id=1, model="a"), Done(id=2, model="b"))
+    result, requests = ask(answer_all(2, *done), "load", "a", "b", "--no-wait")
+    assert (result.status, len(requests)) == (0, 2)
+    failed = [fail(number, ErrorCode.LOAD_FAILED, "cannot start it") for number in (1, 2)]
+    result, requests = ask(answer_all(2, *failed), "load", "a", "b")
+    assert (result.status, len(requests)) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +166,7 @@ def test_without_supervisor_each_of_several_has_failed(tmp_path: Path) -> None:
 
 
 def test_several_loads_share_one_line_on_a_terminal() -> None:
-    script = answer_all(
+    script = answer_loads(
         2,
         Progress(id=1, stage=Stage.LOADING, fraction=0.1),
         Progress(id=2, stage=Stage.QUEUED),
