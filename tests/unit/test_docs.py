@@ -137,3 +137,16 @@ def test_every_route_has_an_example() -> None:
     short_names = {"/chat/completions", "/chat/completions/input_tokens"}
     assert routes - short_names <= {route.partition("?")[0] for route in sections}
     assert all(sections.values())
+
+
+def test_map_of_the_source_has_every_module() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    sections = re.split(r"^### `(llamactl[\w/]*)/`$", text[text.index("<!-- modules -->") :], flags=re.MULTILINE)[1:]
+    mapped = {
+        f"{folder}/{name}"
+        for folder, lines in zip(sections[::2], sections[1::2], strict=True)
+        for name in re.findall(r"^- `(\w+\.py)`:", lines, flags=re.MULTILINE)
+    }
+    modules = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "llamactl").rglob("*.py")}
+    there = {name for name in modules if not name.endswith("__init__.py")}
+    assert mapped == there, f"run scripts/source-map: missing {there - mapped}, gone {mapped - there}"
