@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-from pathlib import Path
 
 import uvloop
 
@@ -19,6 +18,7 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.handover import Predecessor, Successor
 from llamactl.front.service import BACKLOG, Front
 from llamactl.paths import acquire_paths
+from llamactl.sockets import bind_unix_socket
 from llamactl.systemd.journal import configure, get_logger
 from llamactl.systemd.listen import acquire_listen_sockets
 from llamactl.systemd.notify import Notifier
@@ -52,7 +52,7 @@ def acquire_sockets(tcp: str | None) -> list[socket.socket]:
         return sockets
     path = acquire_paths().http_socket
     try:
-        sockets = [_bind_unix(path)]
+        sockets = [bind_unix_socket(path, BACKLOG, 0o660)]
         if tcp:
             host, _, port = tcp.rpartition(":")
             sockets.append(_bind_tcp(host.strip("[]") or "127.0.0.1", int(port)))
@@ -156,16 +156,6 @@ async def _ping(notifier: Notifier, is_known: bool) -> None:
     while interval_s:
         notifier.watchdog()
         await asyncio.sleep(interval_s / 2)
-
-
-def _bind_unix(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.bind(str(path))
-    path.chmod(0o660)
-    sock.listen(BACKLOG)
-    sock.setblocking(False)
-    return sock
 
 
 def _bind_tcp(host: str, port: int) -> socket.socket:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from llamactl.event_stream import format_event
 from llamactl.front.listing import format_info, format_model, format_status
 from llamactl.protocol.descriptions import ModelStatus
 from llamactl.protocol.values import State, format_memory
@@ -136,7 +137,7 @@ class EventLog:
         self._events.append((self.number, self._format(self.number, {"model": model, "event": event, "data": data})))
 
     def _format(self, number: int, content: dict[str, Any]) -> bytes:
-        return b"id: %b-%d\ndata: %b\n\n" % (self._epoch.encode(), number, msgspec.json.encode(content))
+        return format_event(msgspec.json.encode(content), event_id=b"%b-%d" % (self._epoch.encode(), number))
 
 
 def _describe(model: ModelStatus) -> dict[str, Any]:

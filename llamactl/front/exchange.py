@@ -12,6 +12,7 @@ import time
 
 from llamactl.endpoints import INSTANCE, refuse_route
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.event_stream import format_lines
 from llamactl.front import refusals
 from llamactl.front.http.access import TAIL_BYTES
 from llamactl.front.http.body import BodyStream
@@ -19,9 +20,6 @@ from llamactl.front.http.headers import (
     LAST_CHUNK,
     format_chunk,
     format_client_head,
-    format_loading_comment,
-    format_stream_error,
-    format_stream_event,
     format_stream_head,
     format_upstream_head,
 )
@@ -33,6 +31,7 @@ from llamactl.front.lease import Asked, Lease
 from llamactl.front.naming import check_length, decode_path
 from llamactl.front.ports import RelayHost
 from llamactl.front.precheck import find_mistake
+from llamactl.front.stream_texts import format_loading_comment, format_stream_error
 from llamactl.front.wait import Wait
 
 _UNKNOWN_NAMES = (ErrorCode.UNKNOWN_MODEL, ErrorCode.INVALID_CONFIG)
@@ -303,7 +302,7 @@ class Exchange:
         assert buffered is not None
         buffered += body[: MAX_BUFFERED_BYTES - len(buffered)]
         if ended:
-            event = format_stream_event(bytes(buffered))
+            event = format_lines(bytes(buffered))
             self._close_request()
             self._client.send(format_chunk(event) if self._rechunk else event)
             self._client.break_off(after_flush=True)

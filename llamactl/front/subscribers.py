@@ -18,6 +18,7 @@ from llamactl.front.http.headers import LAST_CHUNK, format_chunk, format_stream_
 from llamactl.front.http.ports import Answering
 from llamactl.front.http.wire import RequestHead
 from llamactl.front.ports import Questions
+from llamactl.front.stream_texts import KEEP_ALIVE
 from llamactl.protocol.control_socket import ModelList, ModelNotice, ModelRemoved, ModelsChanged, SubscribeRequest
 
 KEEP_ALIVE_S = 15.0
@@ -148,7 +149,7 @@ class EventStream:
 
     def keep_alive(self) -> None:
         if not self._client.is_behind() and not self._was_sent:
-            self._send(b": keep-alive\n\n")
+            self._send(KEEP_ALIVE)
         self._was_sent = False
 
     def end(self) -> None:

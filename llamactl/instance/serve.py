@@ -17,7 +17,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,6 +28,7 @@ from llamactl.instance.llama.early import EarlyLoad
 from llamactl.instance.report import ReportLink
 from llamactl.protocol.lines import VERSION
 from llamactl.protocol.report_socket import AnswerResult, ChildHello, ChildState, Order, OrderKind
+from llamactl.sockets import bind_unix_socket
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
 
@@ -107,7 +107,7 @@ class Instance:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop)
         assert self._environment.socket is not None
-        listener = _bind_socket(self._environment.socket)
+        listener = bind_unix_socket(self._environment.socket, BACKLOG, 0o660)
         self._link.start()
         self._link.send(ChildState.LOADING, stage="starting")
         self._notifier.extend_timeout(self._environment.load_stall_s)
@@ -475,19 +475,6 @@ async def _serve_http(listener: socket.socket, app: object) -> AsyncIterator[Non
     finally:
         server.should_exit = True
         await serving
-
-
-def _bind_socket(path: Path) -> socket.socket:
-    """For the group only: the front. A predecessor's socket is replaced."""
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o117)
-    try:
-        listener.bind(str(path))
-    finally:
-        os.umask(mask)
-    listener.listen(BACKLOG)
-    return listener
 
 
 async def run_serve(environment: ChildEnvironment, load: EarlyLoad) -> int:

@@ -8,8 +8,6 @@ taken it, so that a child which exits after the acknowledgement has lost nothing
 
 import asyncio
 import itertools
-import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,12 +28,20 @@ from llamactl.protocol.report_socket import (
     Report,
 )
 from llamactl.protocol.values import Note
+from llamactl.sockets import bind_unix_socket
 from llamactl.supervisor.line_connection import LineConnection
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.peer import acquire_peer
 
 ORDER_TIMEOUT_S = 5.0
 BACKLOG = 1024
+
+
+def choose_mode(group: int | None) -> int:
+    """Of a socket that is for a group, where there is one, besides its owner."""
+    return 0o600 if group is None else 0o660
+
+
 """Connections that may wait to be taken; beyond it, connecting fails at once."""
 
 _log = get_logger()
@@ -80,7 +86,7 @@ class Children:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(
             lambda: LineConnection(ChildMessage, self._handle_open, self._handle_message, self._handle_closed),
-            sock=bind_unix_socket(path, group),
+            sock=bind_unix_socket(path, BACKLOG, choose_mode(group), group),
             backlog=BACKLOG,
         )
 
@@ -207,29 +213,3 @@ def _end_orders(child: Child) -> None:
     for answer in child.orders.values():
         if not answer.done():
             answer.set_result(AnswerResult.BUSY)
-
-
-def bind_unix_socket(path: Path, group: int | None) -> socket.socket:
-    """A listening-ready Unix socket at `path`, mode 0660 for `group` or 0600 without one, in place of what a
-    predecessor left.
-
-    Bound under another name and renamed, so that no one can connect before the mode is right and the name never
-    disappears. Raises OSError.
-    """
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-    try:
-        listener.bind(str(temporary))
-        os.chmod(temporary, 0o600)
-        if group is not None:
-            os.chown(temporary, -1, group)
-            os.chmod(temporary, 0o660)
-        listener.listen(BACKLOG)
-        os.rename(temporary, path)
-    except OSError:
-        listener.close()
-        temporary.unlink(missing_ok=True)
-        raise
-    return listener

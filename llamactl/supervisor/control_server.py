@@ -47,10 +47,11 @@ from llamactl.protocol.failures import format_failure
 from llamactl.protocol.lines import VERSION
 from llamactl.sched import events
 from llamactl.sched.events import Holder, Waiter
-from llamactl.supervisor.children import BACKLOG, bind_unix_socket
+from llamactl.sockets import bind_unix_socket
+from llamactl.supervisor.children import BACKLOG, choose_mode
 from llamactl.supervisor.line_connection import LineConnection
-from llamactl.supervisor.tasks import TaskSet
 from llamactl.systemd.journal import get_logger
+from llamactl.tasks import TaskSet
 
 _log = get_logger()
 
@@ -98,7 +99,7 @@ class Control:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(
             lambda: LineConnection(ClientMessage, self._handle_open, self._handle_message, self._handle_closed),
-            sock=bind_unix_socket(path, group),
+            sock=bind_unix_socket(path, BACKLOG, choose_mode(group), group),
             backlog=BACKLOG,
         )
 

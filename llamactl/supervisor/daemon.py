@@ -36,11 +36,11 @@ from llamactl.supervisor.file_looks import FileLooks
 from llamactl.supervisor.host_memory import acquire_host_memory
 from llamactl.supervisor.measurements import Measurements
 from llamactl.supervisor.overview import Overview
-from llamactl.supervisor.tasks import TaskSet
 from llamactl.supervisor.units import Run, Units
 from llamactl.supervisor.watchers import Watchers
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
+from llamactl.tasks import TaskSet
 
 RECOVERY_S = 5.0
 

@@ -22,9 +22,9 @@ from llamactl.supervisor.control_server import Control
 from llamactl.supervisor.counters import Counters
 from llamactl.supervisor.history import History
 from llamactl.supervisor.measurements import Measurements
-from llamactl.supervisor.tasks import TaskSet
 from llamactl.supervisor.units import Units
 from llamactl.systemd.journal import get_logger
+from llamactl.tasks import TaskSet
 
 _log = get_logger()
 

@@ -33,9 +33,9 @@ from llamactl.supervisor.measurement_cache import (
     format_key,
     match_devices,
 )
-from llamactl.supervisor.tasks import TaskSet
 from llamactl.supervisor.units import NOT_STARTED, STOPPED, Run, Units
 from llamactl.systemd.journal import get_logger
+from llamactl.tasks import TaskSet
 
 LISTING_S = 60.0
 """For how long a listing of devices vouches for cached figures."""

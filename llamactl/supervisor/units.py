@@ -29,11 +29,11 @@ from llamactl.sched.events import StartInstance, StartMeasure
 from llamactl.settings import GlobalSettings, ModelSettings, decode_spec
 from llamactl.share import python_paths
 from llamactl.supervisor.last_log_lines import acquire_last_log_lines
-from llamactl.supervisor.tasks import TaskSet
 from llamactl.systemd.host import acquire_gpu_groups
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.manager import Manager, ManagerError
 from llamactl.systemd.unit_state import RESULT_UNKNOWN, UnitEnded, UnitEvent, UnitSnapshot, UnitStarted, explain_result
+from llamactl.tasks import TaskSet
 
 NOT_STARTED = "start"
 STOPPED = "stopped"

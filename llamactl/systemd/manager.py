@@ -30,6 +30,7 @@ from llamactl.systemd.unit_state import (
     UnitSnapshot,
     UnitStarted,
 )
+from llamactl.tasks import TaskSet, raise_in_loop
 
 __all__ = [
     "Manager",
@@ -90,7 +91,7 @@ class Manager:
         self._next_id = 0
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._referenced: set[str] = set()
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = TaskSet(raise_in_loop)
         self._connected = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -119,8 +120,7 @@ class Manager:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
             self._keeper = None
-        for task in list(self._background):
-            task.cancel()
+        self._background.cancel()
         self._connected.clear()
         self._fail_pending("closed")
         await self._disconnect()
@@ -343,9 +343,7 @@ class Manager:
                 self._wake(event.unit)
                 if event.unit in self._referenced:
                     self._referenced.discard(event.unit)
-                    task = asyncio.get_running_loop().create_task(self._unreference(event.unit))
-                    self._background.add(task)
-                    task.add_done_callback(self._background.discard)
+                    self._background.spawn(self._unreference(event.unit))
             try:
                 self._on_event(event)
             except Exception as error:

@@ -11,7 +11,21 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGE = CHECKOUT / "llamactl"
-PURE = {"bodies", "dialects", "endpoints", "errors", "escape", "names", "paths", "quantities", "settings", "protocol"}
+PURE = {
+    "bodies",
+    "dialects",
+    "endpoints",
+    "errors",
+    "escape",
+    "event_stream",
+    "names",
+    "paths",
+    "quantities",
+    "settings",
+    "protocol",
+}
+EVERYBODYS = {"sockets", "tasks"}
+"""I/O that every process does alike."""
 PROCESSES = {"supervisor", "front", "instance", "cli"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -56,6 +70,11 @@ def test_pure_parts_import_only_pure_parts(path: Path) -> None:
 def test_what_is_known_of_children_imports_only_pure_parts() -> None:
     for path in PACKAGE.glob("child/*.py"):
         assert read_parts(path) <= PURE, path
+
+
+@pytest.mark.parametrize("name", sorted(EVERYBODYS))
+def test_what_every_process_does_alike_imports_nothing_of_ours(name: str) -> None:
+    assert not read_parts(PACKAGE / f"{name}.py")
 
 
 def test_scheduler_imports_only_pure_parts_and_the_table_of_keys() -> None:
@@ -177,6 +196,7 @@ def test_wing_of_the_front_that_knows_no_model_imports_nothing_else_of_it() -> N
     for path in PACKAGE.glob("front/http/*.py"):
         names = [name for name in read_imports(path) if name.startswith("llamactl.front.")]
         assert all(name.startswith("llamactl.front.http.") for name in names), path
+        assert read_parts(path) <= {"endpoints", "errors", "settings", "tasks"}, path
 
 
 def name_module(path: Path) -> str:

@@ -9,11 +9,9 @@ import http
 
 import msgspec
 
-from llamactl.endpoints import format_http_error, is_anthropics
+from llamactl.endpoints import format_http_error
 from llamactl.errors import RETRY_AFTER_S, ErrorCode, LlamactlError
 from llamactl.front.http.wire import Head, RequestHead, ResponseHead
-from llamactl.protocol.control_socket import Progress
-from llamactl.protocol.values import Stage
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -208,26 +206,3 @@ def format_refusal(error: LlamactlError, path: bytes, added: bytes) -> bytes:
     status = error.kind.http_status
     fields = format_error_fields(status)
     return format_answer(status, format_http_error(error, path), keep_alive=False, fields=fields, added=added)
-
-
-def format_loading_comment(name: str, progress: Progress | None) -> bytes:
-    """A comment of an event stream that says what the model is doing, for proxies and for people who watch."""
-    name = "".join(letter if letter.isprintable() else "?" for letter in name)
-    stage = progress.stage if progress is not None else Stage.WAITING
-    text = f"{stage} {name}"
-    if progress is not None and progress.fraction is not None:
-        text += f" {progress.fraction * 100:.0f} %"
-    if progress is not None and progress.waiting_for:
-        text += f", after {', '.join(progress.waiting_for)}"
-    return b": " + text.encode() + b"\n\n"
-
-
-def format_stream_event(payload: bytes) -> bytes:
-    return b"".join(b"data: %b\n" % line for line in payload.splitlines() or [b""]) + b"\n"
-
-
-def format_stream_error(error: LlamactlError, mid_event: bool, path: bytes = b"") -> bytes:
-    """The event that ends a stream which cannot go on. `mid_event`: what was sent last was no whole event."""
-    payload = msgspec.json.encode(format_http_error(error, path))
-    name = b"event: error\n" if is_anthropics(path) else b""
-    return (b"\n\n" if mid_event else b"") + name + b"data: " + payload + b"\n\n"

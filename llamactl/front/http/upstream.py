@@ -15,6 +15,7 @@ from llamactl.front.http.body import BodyStream
 from llamactl.front.http.direct_writer import DirectWriter
 from llamactl.front.http.framing import End, ResponseReader
 from llamactl.front.http.wire import ResponseHead, WireError
+from llamactl.tasks import TaskSet, raise_in_loop
 
 MAX_IDLE_PER_INSTANCE = 64
 BACKLOG_DELAYS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -224,7 +225,7 @@ class UpstreamPool:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._idle: dict[str, list[Upstream]] = {}
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting = TaskSet(raise_in_loop)
 
     def take(self, key: str) -> Upstream | None:
         """The idle connection that was used last, or None."""
@@ -233,9 +234,7 @@ class UpstreamPool:
 
     def connect(self, socket: str, key: str, then: Callable[[Upstream | OSError], None]) -> None:
         """Connect, and call `then` with the connection or with what went wrong."""
-        task = self.loop.create_task(self._connect(socket, key, then))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        self._connecting.spawn(self._connect(socket, key, then))
 
     async def _connect(self, socket: str, key: str, then: Callable[[Upstream | OSError], None]) -> None:
         for delay_s in (*BACKLOG_DELAYS_S, None):
@@ -282,5 +281,4 @@ class UpstreamPool:
     def close(self) -> None:
         for key in self.list_keys():
             self.drop(key)
-        for task in self._connecting:
-            task.cancel()
+        self._connecting.cancel()

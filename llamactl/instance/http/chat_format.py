@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from llamactl.event_stream import DATA
 from llamactl.instance.engine.jobs import FinishEvent, ProgressEvent, TextEvent, TokenInfo
 from llamactl.instance.http.deltas import (
     TOOL_CALLS,
@@ -57,7 +58,7 @@ class ChatShape(EventShape):
             "system_fingerprint": frame.build,
         }
         self._stream_head = {**self._head, "object": "chat.completion.chunk"}
-        self._before = b"data: " + encode_json(self._stream_head)[:-1] + b',"choices":[{"index":'
+        self._before = DATA + encode_json(self._stream_head)[:-1] + b',"choices":[{"index":'
         self._is_plain = frame.make_reader is PlainReader
 
     def first(self, index: int) -> bytes:

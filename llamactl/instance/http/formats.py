@@ -15,6 +15,7 @@ import msgspec
 from llamactl.bodies import RerankBody
 from llamactl.endpoints import format_http_error
 from llamactl.errors import LlamactlError
+from llamactl.event_stream import DATA, format_event
 from llamactl.instance.engine.jobs import (
     FinishEvent,
     FinishReason,
@@ -29,7 +30,7 @@ from llamactl.instance.http.deltas import PlainReader, Reader
 from llamactl.instance.http.pieces import TextPlaces, name_piece
 
 encode_json = msgspec.json.Encoder().encode
-DONE = b"data: [DONE]\n\n"
+DONE = format_event(b"[DONE]")
 _MISSING = object()
 _LOWEST = -3.4028234663852886e38
 """llama-server's word for the logarithm of 0, which JSON does not have."""
@@ -108,7 +109,7 @@ class Shape(Protocol):
 
 
 def format_sse(value: Any) -> bytes:
-    return b"data: " + encode_json(value) + b"\n\n"
+    return format_event(encode_json(value))
 
 
 def format_sse_error(error: LlamactlError, path: str) -> bytes:
@@ -221,7 +222,7 @@ class CompletionShape(EventShape):
             "model": frame.model,
             "system_fingerprint": frame.build,
         }
-        self._before = b"data: " + encode_json(self._head)[:-1] + b',"choices":[{"index":'
+        self._before = DATA + encode_json(self._head)[:-1] + b',"choices":[{"index":'
 
     def first(self, index: int) -> bytes:
         return self._chunk(index, self._frame.echoes[index]) if self._frame.echoes else b""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from llamactl import event_stream
 from llamactl.dialects.messages import MessagesBody
 from llamactl.dialects.messages_chat import seal_reasoning
 from llamactl.endpoints import format_http_error
@@ -31,7 +32,7 @@ _SIGNATURE_BYTES = 24
 
 
 def format_event(kind: str, data: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode_json({"type": kind, **data}))
+    return event_stream.format_event(encode_json({"type": kind, **data}), kind)
 
 
 PING = format_event("ping", {})
@@ -97,7 +98,7 @@ class MessagesShape:
         return format_event("message_stop", {})
 
     def fail(self, error: LlamactlError, path: str) -> bytes:
-        return b"event: error\ndata: " + encode_json(format_http_error(error, path)) + b"\n\n"
+        return event_stream.format_event(encode_json(format_http_error(error, path)), "error")
 
     def _format_delta(self, delta: Delta) -> bytes:
         self._message.add([delta])

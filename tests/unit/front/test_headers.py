@@ -8,11 +8,11 @@ from llamactl.front.http.framing import RequestReader, ResponseReader
 from llamactl.front.http.headers import (
     format_answer,
     format_client_head,
-    format_stream_error,
     format_upstream_head,
     format_wire_error,
 )
 from llamactl.front.http.wire import RequestHead, ResponseHead, parse_request_head, parse_response_head
+from llamactl.front.stream_texts import format_stream_error
 
 
 def request(*fields: str, first: str = "POST /a?b HTTP/1.1") -> RequestHead:

@@ -9,7 +9,7 @@ import pytest
 from llamactl.protocol.lines import LineReader, ProtocolError, encode_message
 from llamactl.protocol.report_socket import ChildHello, ChildMessage, ChildRole, Report
 from llamactl.protocol.values import LoadFailure
-from llamactl.supervisor.children import bind_unix_socket
+from llamactl.sockets import bind_unix_socket
 from llamactl.supervisor.host_memory import acquire_host_memory, parse_meminfo
 from llamactl.supervisor.line_connection import LineConnection
 from llamactl.supervisor.measurements import format_measure_error
@@ -65,7 +65,7 @@ async def _exchange(path: Path, data: bytes) -> tuple[list[msgspec.Struct], byte
 
     server = await asyncio.get_running_loop().create_unix_server(
         lambda: LineConnection(ChildMessage, lambda _: None, lambda _, message: taken.append(message), handle_closed),
-        sock=bind_unix_socket(path, None),
+        sock=bind_unix_socket(path, 10),
     )
     reader, writer = await asyncio.open_unix_connection(str(path))
     writer.write(data)
@@ -99,8 +99,8 @@ def test_messages_in_one_piece_are_taken_in_order(tmp_path: Path) -> None:
 
 
 def test_a_socket_replaces_what_a_predecessor_left(tmp_path: Path) -> None:
-    first = bind_unix_socket(tmp_path / "s", None)
-    second = bind_unix_socket(tmp_path / "s", None)
+    first = bind_unix_socket(tmp_path / "s", 10)
+    second = bind_unix_socket(tmp_path / "s", 10)
     assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == ["s"]
     first.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from llamactl.supervisor.tasks import TaskSet
+from llamactl.tasks import TaskSet, raise_in_loop
 
 
 def test_task_that_fails_is_told_and_costs_no_other() -> None:
@@ -46,3 +46,16 @@ def test_tasks_that_end_or_are_cancelled_are_no_failures() -> None:
 
     asyncio.run(test())
     assert failures == []
+
+
+def test_failure_that_is_a_bug_reaches_the_loop() -> None:
+    async def fail() -> None:
+        raise ValueError("spoilt")
+
+    async def test() -> None:
+        told: asyncio.Future[dict[str, object]] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.set_result(context))
+        TaskSet(raise_in_loop).spawn(fail())
+        assert str((await told)["exception"]) == "spoilt"
+
+    asyncio.run(test())

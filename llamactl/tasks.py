@@ -1,7 +1,7 @@
 """Who notices when something that runs beside the event loop fails? Whoever made the set of tasks that it is in.
 
 An exception in a task that nobody awaits is lost: what the task was to do never happens, and all that waits for it
-waits for ever. So every task of the supervisor is in such a set.
+waits for ever. So every task that nobody awaits is in such a set.
 """
 
 import asyncio
@@ -31,3 +31,9 @@ class TaskSet:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_failure(error)
+
+
+def raise_in_loop(error: BaseException) -> None:
+    """For a set whose failures are bugs: the loop's own handler is told, as of a callback that raised."""
+    what = {"message": "a task in the background has failed", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(what)
