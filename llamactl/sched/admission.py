@@ -68,13 +68,13 @@ def admit_loads(core: Core, now: float) -> None:
     backfill = Backfill({}, [])
     for entry in core.queue:
         model = core.models[entry.model]
-        if not is_to_be_admitted(model):
+        if not is_to_be_admitted(model):  # 1
             continue
-        if is_to_be_measured(model):
+        if is_to_be_measured(model):  # 1
             core.set_stage(entry, Stage.MEASURING)
         elif not core.head:
             waits, keep = _pursue(core, model, entry, now)
-            if waits:
+            if waits:  # 7
                 core.head, wanted = model.name, keep
                 backfill = _measure_backfill(core)
         elif _backfill(core, model, entry, backfill, now):
@@ -126,24 +126,25 @@ def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, s
     """Do what the entry needs next. Whether it has to wait, and which instances stay recalled or draining for it."""
     recalled = {m.name for m, i in core.list_running() if i.takedown is not None and i.takedown.for_model == model.name}
     unreported = core.list_unreported() if core.recovery is not None else []
-    if unreported:
+    if unreported:  # 2
         _wait(core, entry, tuple(unreported), "the supervisor has just started and does not know all instances yet")
         return True, recalled
-    if ask_files(core, model, entry, now):
+    if ask_files(core, model, entry, now):  # 3
         return True, recalled
+    # 6
     choice = choose_placement_option(core, model, entry, now)
     needs, plan = choice.option.needs, choice.plan
     core.head_short = choice.watched
-    if choice.conflicts:
+    if choice.conflicts:  # 4
         _wait(core, entry, choice.conflicts, "another load must end first")
         return True, recalled
-    if ask_devices(core, needs, now):
+    if ask_devices(core, needs, now):  # 4
         return True, recalled
     record_plan(core, model, entry, choice, now)
     if plan.hopeless and core.settings.strict:
         _refuse(core, entry, explain.refuse_hopeless(core, model, plan, needs))
         return False, set()
-    match plan.outcome:
+    match plan.outcome:  # 5
         case Outcome.FITS:
             start(core, model, entry, choice.option, plan, now)
             return False, set()
@@ -159,7 +160,7 @@ def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, s
             _wait(core, entry, plan.victims + plan.waiting_for, explain.format_lack(core, plan, needs))
             return True, set(plan.victims)
         case Outcome.WAIT:
-            drains = _drain_overdue(core, entry, choice.demand, now)
+            drains = _drain_overdue(core, entry, choice.demand, now)  # 8
             entry.placement = choice.option.devices if drains or plan.is_under_way else None
             _wait(core, entry, plan.waiting_for, explain.format_lack(core, plan, needs))
             return True, drains

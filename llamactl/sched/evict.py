@@ -185,7 +185,15 @@ def _order_victims(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def choose_victims(demand: Demand) -> Plan:
-    """What to do so that the demand fits."""
+    """What to do so that the demand fits.
+
+    1. Nothing is short: it fits.
+    2. Those that stop already make the room: wait for them.
+    3. Of those that may go, in order, each that helps is a victim until it fits.
+    4. The last of them first, each is spared that turns out not to be needed.
+    5. It would fit if those went that cannot go now: wait for them, and stop nothing.
+    6. Only pinned ones are left that could go.
+    """
     space = _Space(demand)
     shortages, slots_short = space.measure_shortages(), space.slots_short
     judged = {candidate.model: judge_candidate(candidate) for candidate in demand.candidates}
@@ -201,24 +209,24 @@ def choose_victims(demand: Demand) -> Plan:
         frees = sum(held.get(name, 0) for held in holds for name in shortages)
         return Plan(outcome, victims, waiting_for, space.hopeless, shortages, slots_short, chosen, frees)
 
-    if not space.is_short():
+    if not space.is_short():  # 1
         return plan(Outcome.FITS)
     leaving = [candidate for candidate in demand.candidates if judged[candidate.model] is VictimVerdict.LEAVING]
     leaving_names = tuple(sorted(candidate.model for candidate in leaving if candidate.model in helpful))
     for candidate in leaving:
         space.free(candidate)
-    if not space.is_short():
+    if not space.is_short():  # 2
         return plan(Outcome.WAIT, (), leaving_names)
 
     victims: list[Candidate] = []
-    for candidate in _order_victims(c for c in demand.candidates if judged[c.model] is None):
+    for candidate in _order_victims(c for c in demand.candidates if judged[c.model] is None):  # 3
         if not space.is_short():
             break
         if space.is_helped_by(candidate):
             space.free(candidate)
             victims.append(candidate)
     if not space.is_short():
-        for candidate in reversed(list(victims)):
+        for candidate in reversed(list(victims)):  # 4
             space.put_back(candidate)
             if space.is_short():
                 space.free(candidate)
@@ -232,9 +240,9 @@ def choose_victims(demand: Demand) -> Plan:
     in_the_way = tuple(candidate.model for candidate in blocking if space.is_helped_by(candidate))
     for candidate in blocking:
         space.free(candidate)
-    if not space.is_short():
+    if not space.is_short():  # 5
         return plan(Outcome.WAIT, (), in_the_way or leaving_names)
-    pinned = sorted(
+    pinned = sorted(  # 6
         c.model for c in demand.candidates if judged[c.model] is VictimVerdict.PINNED and space.is_helped_by(c)
     )
     return plan(Outcome.PINNED, (), tuple(pinned))

@@ -61,24 +61,24 @@ def handle_lease_requested(core: Core, event: LeaseRequested, now: float) -> Non
     if is_known_waiter(core, waiter):
         return
     model = resolve_model(core, waiter, event.model)
-    if model is None:
+    if model is None:  # 1
         return
     instance = model.instance
     if model.state is State.READY and instance is not None:
-        if event.stale_generation == instance.generation and not instance.suspect_until_s:
+        if event.stale_generation == instance.generation and not instance.suspect_until_s:  # 3
             instance.suspect_until_s = now + RECALL_S
             core.record("instance doubted", model.name, "warning", why="a front cannot connect to it")
-        if instance.is_granting:
+        if instance.is_granting:  # 2
             grant_lease(core, instance, waiter, now)
             return
-    if event.look:
+    if event.look:  # 4
         core.refuse_all([waiter], explain.refuse_look(model))
         return
-    if model.settings is None:
+    if model.settings is None:  # 1
         core.refuse_all([waiter], explain.refuse_invalid(model))
         return
     entry = core.queue.get(model.name)
-    if entry is None and not event.autoload and model.state is not State.LOADING:
+    if entry is None and not event.autoload and model.state is not State.LOADING:  # 5, and the next three
         core.refuse_all([waiter], explain.refuse_not_loaded(model, "use"))
         return
     if entry is None and model.state is State.FAILED and model.failure is not None and now < model.retry_at_s:
@@ -90,7 +90,7 @@ def handle_lease_requested(core: Core, event: LeaseRequested, now: float) -> Non
     if core.settings.max_queue_total > 0 and core.queue.waiting >= core.settings.max_queue_total:
         core.refuse_all([waiter], explain.refuse_queue_full(model, core.queue.waiting, "max_queue_total"))
         return
-    _join(core, model, core.queue.add_lease(model.name, waiter, now), waiter, now)
+    _join(core, model, core.queue.add_lease(model.name, waiter, now), waiter, now)  # 6, and 3
 
 
 def handle_load_requested(core: Core, event: LoadRequested, now: float) -> None:

@@ -42,7 +42,7 @@ def begin_takedown(
     instance.takedown = takedown
     core.recheck(Scope.HEAD)
     for holder in instance.leases:
-        _recall(core, instance, takedown, holder, now)
+        _recall(core, instance, takedown, holder, now)  # 1
     advance_takedown(core, model, now)
 
 
@@ -70,7 +70,7 @@ def advance_takedown(core: Core, model: Model, now: float) -> None:
     if instance.connected and takedown.reason is StopReason.SLEEP:
         instance.sleep_ordered = True
         core.emit(OrderSleep(model.name, instance.generation))
-    elif instance.connected:
+    elif instance.connected:  # 2
         takedown.ordered = True
         core.emit(OrderStop(model.name, instance.generation))
     elif takedown.can_be_called_off:
@@ -120,7 +120,7 @@ def stop_unit(core: Core, model: Model, reason: StopReason, for_model: str = "")
         return
     if instance.takedown is None or instance.takedown.reason is not reason:
         instance.takedown = Takedown(reason, drain=False, for_model=for_model)
-    model.change_state(State.STOPPING)
+    model.change_state(State.STOPPING)  # 3
     core.emit(StopUnit(model.name, instance.generation))
     core.recheck(Scope.HEAD)
     tell_unloaders(core, model)
