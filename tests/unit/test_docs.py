@@ -112,7 +112,11 @@ def test_every_error_is_listed_with_its_numbers() -> None:
     assert set(rows) == table
 
 
-@pytest.mark.parametrize("path", [CHECKOUT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))],
+    ids=lambda path: path.name,
+)
 def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
         if "://" not in target:
@@ -150,3 +154,23 @@ def test_map_of_the_source_has_every_module() -> None:
     modules = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "llamactl").rglob("*.py")}
     there = {name for name in modules if not name.endswith("__init__.py")}
     assert mapped == there, f"run scripts/source-map: missing {there - mapped}, gone {mapped - there}"
+
+
+def list_recipes() -> list[tuple[str, ...]]:
+    """The rows of CONTRIBUTING's table: what is added, by which example, in which files, tested where."""
+    text = (CHECKOUT / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^\| (an? [^|]+?) \| ([^|]+?) \| ([^|]+?) \| ([^|]+?) \|$", text, flags=re.MULTILINE)
+    assert len(rows) >= 6
+    return rows
+
+
+@pytest.mark.parametrize("recipe", list_recipes(), ids=lambda recipe: recipe[0])
+def test_recipe_for_contributors_names_at_most_three_files_that_exist(recipe: tuple[str, ...]) -> None:
+    _, example, files, tests = recipe
+    by_hand = re.findall(r"`([^`]+)`", re.sub(r"\(.*?\)", "", files))
+    assert 1 <= len(by_hand) <= 3
+    for path in (*by_hand, *re.findall(r"`([^`]+)`", tests)):
+        assert (CHECKOUT / path).exists(), path
+    word = example.strip("`").removesuffix("_total").rpartition("/")[2]
+    missing = [path for path in by_hand if word not in (CHECKOUT / path).read_text()]
+    assert len(missing) <= 2, f"{example} is not in {missing}"
