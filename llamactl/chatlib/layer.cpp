@@ -5,6 +5,7 @@
 // llama.cpp itself has no limits, and recursion in C++ ends with the process: all that it recurses over is counted here
 // before it sees it. Every function may be called without Python's lock. Templates may be used by several threads at
 // once, an answer by one at a time. Texts that are returned are freed with llamactl_chat_free.
+#include "analysis.h"
 #include "libllama.h"
 
 #include "chat.h"
@@ -234,6 +235,7 @@ json write_message(const common_chat_msg & message) {
 struct chat_template {
     common_chat_templates_ptr   templates;
     std::map<std::string, bool> capabilities;
+    mutable known_analyses      known;
     // Whether a template may read what a message says as JSON.
     bool opens_contents = false;
 };
@@ -357,6 +359,7 @@ EXPORT char * llamactl_chat_info(const void * handle, size_t * size) {
     return guard(size, [&] {
         const auto & opened    = *static_cast<const chat_template *>(handle);
         const auto * templates = opened.templates.get();
+        analyses_in_use in_use(opened.known);
         return json{
             {"capabilities", opened.capabilities},
             {"supports_thinking", common_chat_templates_support_enable_thinking(templates)},
@@ -372,6 +375,7 @@ EXPORT char * llamactl_chat_apply(const void * handle, const char * request, siz
         const auto & opened = *static_cast<const chat_template *>(handle);
         const auto   inputs = read_inputs(parse_request(request, request_size), opened.capabilities);
         check_texts(inputs.messages, opened.opens_contents);
+        analyses_in_use in_use(opened.known);
         const auto applied = common_chat_templates_apply(opened.templates.get(), inputs);
         return json{
             {"prompt", applied.prompt},

@@ -15,7 +15,7 @@ COMMAND = "llamactl setup-chat"
 DIRECTORY = "llamactl_chat"
 LIBRARY = "libllamactl-chat.so"
 SOURCES = Path(__file__).parent
-OUR_FILES = ("layer.cpp", "libllama.cpp", "libllama.h", "recipe.py")
+OUR_FILES = ("analysis.cpp", "analysis.h", "layer.cpp", "libllama.cpp", "libllama.h", "recipe.py")
 
 
 def find_llama_cpp() -> Path | None:

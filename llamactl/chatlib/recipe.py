@@ -30,7 +30,7 @@ COMMON = (
 )
 FOLDERS = ("parsers",)
 """All of what lies there: a file for each family of templates that needs one."""
-OURS = ("layer.cpp", "libllama.cpp")
+OURS = ("analysis.cpp", "layer.cpp", "libllama.cpp")
 INCLUDES = ("common", "vendor", "include", "ggml/include")
 COMPILE = (
     "-std=c++17",
@@ -43,7 +43,16 @@ COMPILE = (
     "-DNDEBUG",
     "-w",
 )
-LINK = ("-shared", "-Wl,--gc-sections", "-Wl,-z,defs", "-Wl,--exclude-libs,ALL", "-s")
+WRAPPED = ("_ZN10autoparser10autoparser16analyze_templateERK20common_chat_template",)
+"""Functions of llama.cpp that are called through ours (analysis.cpp)."""
+LINK = (
+    "-shared",
+    "-Wl,--gc-sections",
+    "-Wl,-z,defs",
+    "-Wl,--exclude-libs,ALL",
+    *(f"-Wl,--wrap={name}" for name in WRAPPED),
+    "-s",
+)
 
 
 def list_sources(llama_cpp: Path) -> list[Path]:
