@@ -266,13 +266,21 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TemplateBody(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /apply-template."""
+    """POST /apply-template: what of a chat the prompt depends on."""
 
     messages: list[ChatMessage]
     tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: str | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | str | None = None
     chat_template_kwargs: dict[str, Any] | str | None = None
+
+    def as_chat(self) -> ChatBody:
+        return ChatBody(**msgspec.structs.asdict(self))
 
 
 Body = TypeVar("Body")

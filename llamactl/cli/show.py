@@ -277,6 +277,8 @@ def format_model(model: ModelStatus, now_s: float, look: Look = WHOLE) -> str:
         add("Context", f"{format_context(model)} tokens in {sequences}{trained}")
         if len(model.facts.input_modalities) > 1:
             add("Takes", ", ".join(model.facts.input_modalities))
+        add("Can", ", ".join(model.facts.capabilities))
+        add("No tools", model.facts.no_tools)
     if model.ended is not None:
         add(_ENDED.get(model.ended.event, "Ended"), _format_ending(model.ended, model.failure is None))
     if model.failure is not None:

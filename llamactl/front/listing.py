@@ -40,6 +40,7 @@ def format_model(model: ModelStatus) -> dict[str, Any]:
             "input_modalities": list(model.facts.input_modalities) if model.facts is not None else ["text"],
             "output_modalities": ["text"],
         },
+        "capabilities": list(model.facts.capabilities) if model.facts is not None else [],
         "source": "models_dir" if model.found else "preset",
         "can_remove": False,
         "path": model.path,

@@ -8,16 +8,19 @@ is reported with its reason. Told to, it measures no model and lists the devices
 import asyncio
 import os
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llamactl.child.orders import ChildEnvironment
-from llamactl.errors import LlamactlError
+from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.llama.devices import acquire_device_list, list_devices
 from llamactl.instance.report import ReportLink
 from llamactl.protocol.lines import VERSION
 from llamactl.protocol.report_socket import AnswerResult, ChildHello, ChildState, Order
 from llamactl.protocol.values import Breakdown, DeviceList, Facts
 from llamactl.systemd.journal import get_logger
+
+if TYPE_CHECKING:
+    from llamactl.instance.llama.model import LoadedModel
 
 log = get_logger()
 
@@ -55,9 +58,39 @@ def measure_model(environment: ChildEnvironment) -> Measurement:
         largest = measurer.measure_plan(plan)
         modalities = read_modalities(environment.settings.mmproj)
         facts = measurer.model.read_facts(largest.n_ctx, environment.extra_bufts, modalities)
+        facts = _complete_facts(environment, measurer.model, facts)
         return Measurement(smallest, largest, facts, acquire_device_list())
     finally:
         measurer.close()
+
+
+def _complete_facts(environment: ChildEnvironment, model: "LoadedModel", facts: Facts) -> Facts:
+    """With what the model can be asked for. Raises LlamactlError where its template would end an instance."""
+    from llamactl.instance.chat.trial import Tried, find_excess
+    from llamactl.instance.llama.chat import list_builtin_templates
+    from llamactl.instance.llama.params import POOLING_TYPES, makes_embeddings
+    from llamactl.instance.readers import Planning, complete_facts, make_planning
+
+    settings, vocabulary = environment.settings, model.vocabulary
+    traits = model.read_traits(settings.swa_full)
+    pooling = ""
+    if makes_embeddings(settings, traits):
+        in_file = next((name for name, number in POOLING_TYPES.items() if number == traits.pooling), "none")
+        pooling = settings.pooling or in_file
+    source = settings.chat_template or model.read_meta("tokenizer.chat_template") or ""
+    planning = Planning()
+    if not pooling and source not in list_builtin_templates():
+        tool_use = "" if settings.chat_template else model.read_meta("tokenizer.chat_template.tool_use") or ""
+        bos, eos = vocabulary.text_of(vocabulary.bos), vocabulary.text_of(vocabulary.eos)
+        fault = find_excess(Tried(source=source, tool_use_source=tool_use, bos=bos, eos=eos)) if source else ""
+        if fault:
+            raise LlamactlError(
+                ErrorCode.INVALID_MODEL,
+                f"cannot use the chat template: {fault}",
+                hint="set chat_template or chat_template_file in its configuration",
+            )
+        planning = make_planning(settings, model)
+    return complete_facts(facts, model, planning, pooling)
 
 
 async def run_measure(environment: ChildEnvironment) -> int:

@@ -33,16 +33,14 @@ from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
 
 if TYPE_CHECKING:
-    from llamactl.instance.chat.template import Template
     from llamactl.instance.engine.engine import Engine
     from llamactl.instance.engine.media import Encoder
     from llamactl.instance.engine.stats import Stats
     from llamactl.instance.http.api import Api
-    from llamactl.instance.http.chats import ChatPlanner
-    from llamactl.instance.http.prompts import PromptReader
     from llamactl.instance.http.service import Service
     from llamactl.instance.llama.loading import Loaded
     from llamactl.instance.llama.model import LoadedModel
+    from llamactl.instance.readers import Readers
 
 log = get_logger()
 
@@ -89,7 +87,7 @@ class Instance:
         """Kept for the arrays that llama.cpp's parameters point to."""
         self._encoder: Encoder | None = None
         """Of the model that is loaded, if it has a projector."""
-        self._readers: tuple[PromptReader, Template] | None = None
+        self._readers: Readers | None = None
         """Of the model that is loading, made while its context is."""
         self._loop = asyncio.get_running_loop()
         hello = ChildHello(
@@ -148,35 +146,10 @@ class Instance:
         with contextlib.suppress(LlamactlError, RuntimeError):  # met again when the model is ready, and reported then
             self._readers = self._make_readers(model)
 
-    def _make_readers(self, model: "LoadedModel") -> "tuple[PromptReader, Template]":
-        from llamactl.instance.chat.choose import choose_template
-        from llamactl.instance.http.prompts import PromptReader
+    def _make_readers(self, model: "LoadedModel") -> "Readers":
+        from llamactl.instance.readers import make_readers
 
-        vocabulary = model.vocabulary
-        template = choose_template(
-            self._environment.settings.chat_template,
-            model.read_meta("tokenizer.chat_template"),
-            vocabulary.text_of(vocabulary.bos),
-            vocabulary.text_of(vocabulary.eos),
-        )
-        return PromptReader(vocabulary), template
-
-    def _make_planner(
-        self, model: "LoadedModel", template: "Template"
-    ) -> "tuple[ChatPlanner | None, LlamactlError | None]":
-        """What plans chats with tools and thoughts; else why there is none."""
-        from llamactl.instance.chat.layer import ChatLayer
-        from llamactl.instance.chat.template import ChatTemplate
-        from llamactl.instance.http.chats import ChatPlanner
-
-        if not isinstance(template, ChatTemplate):
-            return None, None
-        settings = self._environment.settings
-        try:
-            opened = ChatLayer().open_template(settings.chat_template or None, model.pointer)
-        except LlamactlError as error:
-            return None, error
-        return ChatPlanner(opened, model.vocabulary, settings.name), None
+        return make_readers(self._environment.settings, model)
 
     async def _announce_warm_up(self) -> None:
         """Waits for the supervisor, unless there is none or the load is called off."""
@@ -213,7 +186,7 @@ class Instance:
         assert self._api is not None
         self._api.begin_service(service)
         self._activity.is_refusing, self._activity.is_asleep = self._stopping.is_set(), False
-        self._link.send(ChildState.READY, effective=loaded.effective, facts=loaded.facts)
+        self._link.send(ChildState.READY, effective=loaded.effective, facts=service.facts)
         self._notifier.ready()
         self._notifier.status(f"{self._environment.model}: {service.n_ctx} tokens of context")
         log.info("model loaded", n_ctx=service.n_ctx, sequences=service.settings.parallel)
@@ -231,6 +204,7 @@ class Instance:
         from llamactl.instance.http.service import Service
         from llamactl.instance.llama.library import llama
         from llamactl.instance.llama.params import POOLING_TYPES
+        from llamactl.instance.readers import complete_facts
 
         settings, vocabulary = self._environment.settings, loaded.model.vocabulary
         n_ctx, n_step = loaded.facts.n_ctx, int(llama.llama_n_ubatch(loaded.context))
@@ -250,19 +224,18 @@ class Instance:
                 worker.media = MediaSteps(loaded.context, self._encoder, n_step)
         # What has been counted is of the process, not of one load.
         self._stats = worker.stats = self._stats or worker.stats
-        prompts, template = self._readers or self._make_readers(loaded.model)
+        readers = self._readers or self._make_readers(loaded.model)
         self._readers = None
-        planner, no_planner = self._make_planner(loaded.model, template)
         engine = self._engine = Engine(worker, self._loop, self._handle_broken, self._load.thread)
         self._n_threads = int(llama.llama_n_threads(loaded.context))
         self._take_share()
         engine.start()
         return Service(
             settings=settings,
-            facts=loaded.facts,
+            facts=complete_facts(loaded.facts, loaded.model, readers.planning, pooling if loaded.embeds else ""),
             vocabulary=vocabulary,
-            prompts=prompts,
-            template=template,
+            prompts=readers.prompts,
+            template=readers.template,
             engine=engine,
             worker=worker,
             n_ctx=n_ctx,
@@ -271,9 +244,9 @@ class Instance:
             pooling=pooling,
             sampling=choose_defaults(settings.sampling, loaded.model.read_meta),
             created=_read_time(settings.path),
-            planner=planner,
-            no_planner=no_planner,
-            media=MediaPrompts(self._encoder, settings.media_path, vocabulary, prompts.aside),
+            planner=readers.planning.planner,
+            no_planner=readers.planning.reason,
+            media=MediaPrompts(self._encoder, settings.media_path, vocabulary, readers.prompts.aside),
             rerank_template=loaded.model.read_meta("tokenizer.chat_template.rerank"),
         )
 
@@ -319,7 +292,9 @@ class Instance:
             for row in loaded.effective.devices
         )
         residue = msgspec.structs.replace(loaded.effective, devices=rows)
-        self._link.send(ChildState.SLEEPING, effective=residue, facts=loaded.facts)
+        self._link.send(
+            ChildState.SLEEPING, effective=residue, facts=service.facts if service is not None else loaded.facts
+        )
         self._notifier.status("asleep")
         log.info("model freed", reason="idle")
 

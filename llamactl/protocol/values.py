@@ -136,6 +136,11 @@ class Facts(Value, frozen=True, kw_only=True):
     """False: this instance runs without llama.cpp's extra buffer types."""
     input_modalities: Annotated[tuple[Text, ...], msgspec.Meta(max_length=MAX_ENTRIES)] = ("text",)
     """What requests may carry: `text`, `image`, `audio`."""
+    capabilities: Annotated[tuple[Text, ...], msgspec.Meta(max_length=MAX_ENTRIES)] = ()
+    """What it can be asked for: `completion`, `insert`, `tools`, `thinking`, `vision`, `audio`; `embedding`; `rerank`.
+    """
+    no_tools: Text = ""
+    """What is missing on this machine for tools, and which command brings it; empty: nothing."""
 
 
 class Note(Value, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ Write = Callable[[Sequence[dict[str, Any]], dict[str, Any]], str | None]
 _MARK, _TOOL, _CALL, _SECOND, _VALUE = "MARK_TEXT", "mark_tool", "mark_call", "mark_second", "mark_value"
 _USER = {"role": "user", "content": "User message"}
 _ARGUMENTS = {"arg": _VALUE}
-_TOOLS = [
+TOOLS = [
     {
         "name": "tool",
         "type": "function",
@@ -78,12 +78,12 @@ def _probe(tell: Callable[..., str | None]) -> Capabilities:
     parts = tell([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
     takes_parts = parts is not None and _MARK in parts and "'type'" not in parts and '"type"' not in parts
     system = tell([{"role": "system", "content": _MARK}, _USER])
-    called = tell(_make_history(_ARGUMENTS), tools=_TOOLS)
+    called = tell(make_history(_ARGUMENTS), tools=TOOLS)
     takes_objects = called is not None and _CALL in called and _VALUE in called and str(_ARGUMENTS) not in called
     if not takes_objects:
-        called = tell(_make_history(json.dumps(_ARGUMENTS)), tools=_TOOLS) or called
+        called = tell(make_history(json.dumps(_ARGUMENTS)), tools=TOOLS) or called
     arguments = _ARGUMENTS if takes_objects else json.dumps(_ARGUMENTS)
-    twice = tell(_make_history(arguments, _SECOND), tools=_TOOLS)
+    twice = tell(make_history(arguments, _SECOND), tools=TOOLS)
     kept = tell(
         [
             _USER,
@@ -116,7 +116,7 @@ def _probe(tell: Callable[..., str | None]) -> Capabilities:
     )
 
 
-def _make_history(arguments: object, *others: str) -> list[dict[str, Any]]:
+def make_history(arguments: object, *others: str) -> list[dict[str, Any]]:
     """A conversation with a call, and with calls of `others` beside it."""
     calls = [
         {"id": f"call0000{number}", "type": "function", "function": {"name": name, "arguments": arguments}}

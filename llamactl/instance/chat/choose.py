@@ -24,9 +24,13 @@ def choose_template(configured: str, in_file: str | None, bos_token: str, eos_to
     fault = find_fault(source)
     if not fault:
         try:
-            return ChatTemplate(source, bos_token, eos_token)
+            template = ChatTemplate(source, bos_token, eos_token)
         except LlamactlError as error:
             fault = error.message
+        else:
+            fault = template.find_excess()
+            if not fault:
+                return template
     log.warning("chat template unusable", reason=fault, configured=bool(configured))
     return UnusableTemplate(source, fault)
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol
 import jinja2
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.chat.capabilities import Capabilities, probe_capabilities
+from llamactl.instance.chat.capabilities import TOOLS, Capabilities, make_history, probe_capabilities
 from llamactl.template.faults import NOT_COMPILED
 from llamactl.template.limits import MAX_CHARS, BoundedEnvironment, TemplateLimit, limit_time
 
@@ -28,6 +28,7 @@ _KNOWS_DEVELOPERS = "<|channel|>"
 """In the templates that take a `developer` beside a `system`; to all others it is another word for it."""
 
 _PROBE = "PROBE"
+_HELLO = {"role": "user", "content": "Hello"}
 _MAX_INDENT = 16
 
 Messages = Sequence[dict[str, Any]]
@@ -126,19 +127,28 @@ class ChatTemplate:
             return _PROBE in self._write(messages, {"add_generation_prompt": True})
         return False
 
+    def find_excess(self) -> str:
+        """What bound it breaks with short conversations, whatever they say; empty: none. Such a template must not come
+        to an interpreter without bounds.
+        """
+        for messages, tools in (([_HELLO], None), (make_history('{"arg": "x"}'), TOOLS)):
+            try:
+                self._generate(messages, {"add_generation_prompt": True, **({"tools": tools} if tools else {})})
+            except TemplateLimit as error:
+                return str(error)
+            except RecursionError:
+                return "it recurses without end"
+            except OverflowError as error:  # what jinja2's sandbox says of a range
+                return str(error)
+            except MemoryError:
+                return "it takes too much memory"
+            except Exception:  # it refuses this conversation
+                continue
+        return ""
+
     def _write(self, messages: Messages, variables: dict[str, Any]) -> str:
-        parts, length = [], 0
-        # What llama-server tells beside: some templates show a day of long ago without it.
-        today = datetime.now()
-        variables = {"date_string": today.strftime("%d %b %Y"), "datetime": today.strftime("%b %d %Y"), **variables}
-        self._environment.renew_budget()
         try:
-            with limit_time():
-                for part in self._template.generate(messages=messages, **variables):
-                    length += len(part)
-                    if length > MAX_CHARS:
-                        raise TemplateLimit(f"it writes more than {MAX_CHARS} characters")
-                    parts.append(part)
+            return self._generate(messages, variables)
         except (TemplateLimit, jinja2.TemplateError) as error:
             raise _refuse(str(error)) from None
         except (
@@ -152,6 +162,20 @@ class ChatTemplate:
         ) as error:
             # Whatever a template does to values that it did not expect.
             raise _refuse(f"{type(error).__name__}: {error}") from None
+
+    def _generate(self, messages: Messages, variables: dict[str, Any]) -> str:
+        """Raises TemplateLimit, and whatever the template does."""
+        parts, length = [], 0
+        # What llama-server tells beside: some templates show a day of long ago without it.
+        today = datetime.now()
+        variables = {"date_string": today.strftime("%d %b %Y"), "datetime": today.strftime("%b %d %Y"), **variables}
+        self._environment.renew_budget()
+        with limit_time():
+            for part in self._template.generate(messages=messages, **variables):
+                length += len(part)
+                if length > MAX_CHARS:
+                    raise TemplateLimit(f"it writes more than {MAX_CHARS} characters")
+                parts.append(part)
         return "".join(parts)
 
 

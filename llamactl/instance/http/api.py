@@ -277,8 +277,7 @@ class Api:
     async def _apply_template(self, request: Request) -> Response:
         service = self._require_service()
         body = parse_body(await request.body(), TemplateBody)
-        body, _ = await _stay(request, service.media.take(body))
-        return _answer_json({"prompt": service.render_body(body)})
+        return _answer_json({"prompt": await _stay(request, service.write_prompt(body.as_chat()))})
 
     async def _count_chat(self, request: Request) -> Response:
         service = self._require_service()

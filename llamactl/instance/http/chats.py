@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
-
-from llamactl.bodies import ChatBody, ChatMessage, refuse
+from llamactl.bodies import ChatBody, refuse
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.chat.conversation import make_request
 from llamactl.instance.chat.layer import Applied, ApplyRequest, LayerTemplate
 from llamactl.instance.engine.grammars import GrammarError, check_grammar
 from llamactl.instance.engine.guide import AnswerRules, GrammarStart
@@ -22,15 +21,13 @@ from llamactl.instance.engine.thinking import ThinkingRules
 from llamactl.instance.engine.triggers import Trigger, TriggerKind
 from llamactl.instance.http.deltas import PlainReader, Reader
 from llamactl.instance.http.reading import ParsingReader, ReadingPace, is_all_content
-from llamactl.instance.http.thinking import ThinkingWishes
+from llamactl.instance.http.thinking import ReasoningFormat, ThinkingWishes
 from llamactl.instance.http.tools import ToolPlan
 from llamactl.instance.llama.model import Vocabulary
-from llamactl.settings import TEMPLATE_RESERVED
 
 _ID_CHARS = string.ascii_letters + string.digits
 _ID_PREFIX_CHARS = 8
 """With the number behind it nine, which is what Mistral's templates want of an id, and no others mind."""
-MAX_PLANS = 32
 
 
 @dataclass(frozen=True)
@@ -57,8 +54,6 @@ class ChatPlanner:
     pace: ReadingPace = field(default_factory=ReadingPace)
     _checked: set[bytes] = field(default_factory=set)
     """Grammars that can be used, by `Applied.key`."""
-    _plans: dict[bytes, tuple[str, ChatPlan]] = field(default_factory=dict)
-    """Of requests without functions, with what their prompts end with."""
 
     def plan(self, request: ApplyRequest, tools: ToolPlan, wishes: ThinkingWishes) -> ChatPlan:
         """On any thread. Raises LlamactlError."""
@@ -66,20 +61,27 @@ class ChatPlanner:
         if tools.are_callable:
             self._require_tools(applied, tools)
         plan = self._make_plan(applied, request, wishes)
-        if not tools.are_callable:
-            self._plans[_make_key(request, wishes)] = (applied.generation_prompt, plan)
-            while len(self._plans) > MAX_PLANS:
-                del self._plans[next(iter(self._plans))]
         return replace(plan, prompt=applied.prompt, is_legacy=tools.is_legacy)
 
-    def find_plan(self, prompt: str, request: ApplyRequest, wishes: ThinkingWishes) -> ChatPlan | None:
-        """For a prompt that is written already, of a request without functions, where one like it has been planned:
-        what an answer is read by depends on its options alone, and on how the prompt ends.
-        """
-        ending, plan = self._plans.get(_make_key(request, wishes), (None, None))
-        if ending is None or plan is None or not prompt.endswith(ending):
-            return None
-        return replace(plan, prompt=prompt)
+    def make_request(
+        self, body: ChatBody, tools: ToolPlan, variables: dict[str, Any], reasoning: ReasoningFormat
+    ) -> ApplyRequest:
+        """`body`: with messages of one form. Raises LlamactlError(INVALID_REQUEST) that names the field."""
+        return make_request(
+            body.messages,
+            self.template.info,
+            variables,
+            tools=list(tools.tools),
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            tool_choice=tools.choice,
+            parallel_tool_calls=tools.is_parallel,
+            reasoning_format=reasoning,
+        )
+
+    def write(self, request: ApplyRequest) -> str:
+        """The prompt alone."""
+        return self.template.apply(request).prompt
 
     def _make_plan(self, applied: Applied, request: ApplyRequest, wishes: ThinkingWishes) -> ChatPlan:
         return ChatPlan(
@@ -156,38 +158,3 @@ class ChatPlanner:
             return ParsingReader(parser, self.pace, n_calls=n_calls)
 
         return make
-
-
-def _make_key(request: ApplyRequest, wishes: ThinkingWishes) -> bytes:
-    """Of all that a plan depends on but the messages."""
-    return msgspec.json.encode((msgspec.structs.replace(request, messages=[]), wishes))
-
-
-def make_apply_request(
-    body: ChatBody, tools: ToolPlan, wishes: ThinkingWishes, variables: dict[str, Any]
-) -> ApplyRequest:
-    """`body`: with messages of one form. An answer that the conversation ends with is continued."""
-    if not body.messages:
-        raise refuse("cannot use `messages`: there are none")
-    if body.continue_final_message and body.add_generation_prompt:
-        raise refuse("cannot use `continue_final_message` together with `add_generation_prompt`")
-    last = body.messages[-1]
-    is_begun = len(body.messages) > 1 and last.role == "assistant" and not last.tool_calls
-    return ApplyRequest(
-        messages=[_format_message(message) for message in body.messages],
-        tools=list(tools.tools) or None,
-        tool_choice=tools.choice,
-        parallel_tool_calls=tools.is_parallel,
-        add_generation_prompt=not is_begun and body.add_generation_prompt is not False,
-        continue_final_message=is_begun,
-        enable_thinking=wishes.is_enabled,
-        reasoning_format=wishes.format,
-        chat_template_kwargs={name: value for name, value in variables.items() if name not in TEMPLATE_RESERVED},
-    )
-
-
-def _format_message(message: ChatMessage) -> dict[str, Any]:
-    entry: dict[str, Any] = msgspec.to_builtins(message)
-    if "content" not in entry and "tool_calls" not in entry:
-        entry["content"] = ""
-    return entry

@@ -35,7 +35,11 @@ def format_props(service: Service) -> dict[str, Any]:
         "endpoint_props": False,
         "endpoint_metrics": True,
         "chat_template": service.template.source,
-        "chat_template_caps": asdict(service.template.capabilities),
+        "chat_template_caps": _read_capabilities(service),
+        "chat_layer": {
+            "available": service.planner is not None,
+            "reason": str(service.no_planner) if service.no_planner is not None else "",
+        },
         "bos_token": vocabulary.text_of(vocabulary.bos),
         "eos_token": vocabulary.text_of(vocabulary.eos),
         "modalities": {"vision": service.media.sources.sees, "video": False, "audio": service.media.sources.hears},
@@ -43,6 +47,13 @@ def format_props(service: Service) -> dict[str, Any]:
         "build_info": service.facts.build,
         "is_sleeping": False,
     }
+
+
+def _read_capabilities(service: Service) -> dict[str, bool]:
+    """Of the chat template, as llama.cpp says, or as rendering shows where its chat layer is not there."""
+    if service.planner is not None:
+        return dict(service.planner.template.info.capabilities)
+    return asdict(service.template.capabilities)
 
 
 def format_listing(service: Service) -> dict[str, Any]:
@@ -55,6 +66,7 @@ def format_listing(service: Service) -> dict[str, Any]:
         "owned_by": "llamactl",
         "aliases": list(settings.aliases),
         "tags": list(settings.tags),
+        "capabilities": list(facts.capabilities),
         "meta": {
             "vocab_type": facts.vocab_type,
             "n_ctx": facts.n_ctx,

@@ -21,7 +21,6 @@ from llamactl.bodies import (
     GenerationBody,
     InfillBody,
     RerankBody,
-    TemplateBody,
     format_messages,
     parse_template_variables,
     refuse,
@@ -45,7 +44,7 @@ from llamactl.instance.engine.jobs import (
 from llamactl.instance.engine.media import Span
 from llamactl.instance.engine.places import keep_text
 from llamactl.instance.engine.sampling import needs_preparation, prepare_samplers
-from llamactl.instance.http.chats import ChatPlan, ChatPlanner, make_apply_request
+from llamactl.instance.http.chats import ChatPlan, ChatPlanner
 from llamactl.instance.http.formats import Frame, format_params
 from llamactl.instance.http.grammar_check import GrammarDesk
 from llamactl.instance.http.media_prompts import MediaPrompts
@@ -63,8 +62,8 @@ from llamactl.instance.http.parameters import (
     choose_stops,
 )
 from llamactl.instance.http.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader, read_text
-from llamactl.instance.http.thinking import choose_thinking
-from llamactl.instance.http.tools import plan_tools, unify_messages
+from llamactl.instance.http.thinking import ThinkingWishes, choose_thinking
+from llamactl.instance.http.tools import ToolPlan, plan_tools, unify_messages
 from llamactl.instance.llama.model import Vocabulary
 from llamactl.protocol.values import Facts
 from llamactl.settings import TEMPLATE_RESERVED, ModelSettings, Sampling, Switch
@@ -127,27 +126,38 @@ class Service:
 
     async def plan_chat(self, body: ChatBody) -> ChatPlan:
         """How a conversation is answered."""
-        tools = plan_tools(body)
-        wishes, variables = choose_thinking(body, self.settings)
+        body, tools, wishes, variables = self._read_chat(body)
         if tools.are_callable and body.grammar:
             raise refuse("cannot use `grammar` together with `tools`: calls have a grammar of their own")
+        planner = self.planner
+        if planner is None:
+            if tools.are_callable:
+                raise self._refuse_tools()
+            return ChatPlan(self.render_body(body))
+        request = planner.make_request(body, tools, variables, wishes.format)
+        return await self.aside.run(lambda: planner.plan(request, tools, wishes))
+
+    async def write_prompt(self, body: ChatBody) -> str:
+        """Of a conversation that is not answered."""
+        body, _ = await self.media.take(body)
+        body, tools, wishes, variables = self._read_chat(body)
+        planner = self.planner
+        if planner is None:
+            return self.render_body(body)
+        request = planner.make_request(body, tools, variables, wishes.format)
+        return await self.aside.run(lambda: planner.write(request))
+
+    def _read_chat(self, body: ChatBody) -> tuple[ChatBody, ToolPlan, ThinkingWishes, dict[str, Any]]:
+        """With messages of one form, the functions that may be called, and what the template is told besides."""
+        tools = plan_tools(body)
+        wishes, variables = choose_thinking(body, self.settings)
         body = msgspec.structs.replace(
             body,
             messages=unify_messages(body.messages),
             tools=list(tools.tools) or None,
             chat_template_kwargs=variables,
         )
-        planner = self.planner
-        if planner is None:
-            if tools.are_callable:
-                raise self._refuse_tools()
-            return ChatPlan(self.render_body(body))
-        request = make_apply_request(body, tools, wishes, variables)
-        if not tools.tools and not request.continue_final_message:
-            plan = planner.find_plan(self.render_body(body), request, wishes)
-            if plan is not None:
-                return plan
-        return await self.aside.run(lambda: planner.plan(request, tools, wishes))
+        return body, tools, wishes, variables
 
     def _refuse_tools(self) -> LlamactlError:
         if self.no_planner is None:
@@ -221,8 +231,8 @@ class Service:
         pairs = [await self.prompts.pair(body.query, text, self.rerank_template) for text in documents]
         return self._submit_inputs(pairs, "documents", normalized=False)
 
-    def render_body(self, body: ChatBody | TemplateBody) -> str:
-        """The prompt of a conversation."""
+    def render_body(self, body: ChatBody) -> str:
+        """The prompt of a conversation, without llama.cpp's chat layer."""
         if body.continue_final_message and body.add_generation_prompt:
             raise refuse("cannot use `continue_final_message` together with `add_generation_prompt`")
         variables = parse_template_variables(body.chat_template_kwargs)

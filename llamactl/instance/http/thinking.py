@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from llamactl.bodies import ChatBody, parse_template_variables, refuse
-from llamactl.settings import ModelSettings, Switch
+from llamactl.instance.chat.conversation import choose_variables
+from llamactl.settings import ModelSettings
 
 ReasoningFormat = Literal["none", "auto", "deepseek"]
 
@@ -15,8 +16,6 @@ ReasoningFormat = Literal["none", "auto", "deepseek"]
 class ThinkingWishes:
     """Of one request."""
 
-    is_enabled: bool = True
-    """Where the template can think at all."""
     format: ReasoningFormat = "deepseek"
     """`none`: thoughts are content."""
     budget: int | None = None
@@ -30,10 +29,8 @@ def choose_thinking(body: ChatBody, settings: ModelSettings) -> tuple[ThinkingWi
 
     What the request says comes before the configuration, its own fields before `chat_template_kwargs`.
     """
-    variables = {**settings.chat_template_kwargs, **parse_template_variables(body.chat_template_kwargs)}
-    variables.setdefault("enable_thinking", settings.reasoning is not Switch.OFF)
-    if not isinstance(variables["enable_thinking"], bool):
-        raise refuse("cannot use `chat_template_kwargs.enable_thinking`: it must be true or false")
+    given = parse_template_variables(body.chat_template_kwargs)
+    variables = choose_variables(settings.reasoning, settings.chat_template_kwargs, given)
     if body.reasoning_effort == "none":
         variables["enable_thinking"] = False
         variables.pop("reasoning_effort", None)
@@ -45,7 +42,6 @@ def choose_thinking(body: ChatBody, settings: ModelSettings) -> tuple[ThinkingWi
     if reasoning_format not in get_args(ReasoningFormat):
         raise refuse(f"cannot use `reasoning_format`: {reasoning_format[:40]!r} is none of none, auto and deepseek")
     wishes = ThinkingWishes(
-        is_enabled=variables["enable_thinking"],
         format=cast(ReasoningFormat, reasoning_format),
         budget=_choose_budget(body, settings.reasoning_budget),
         message=body.reasoning_budget_message or "",

@@ -191,6 +191,12 @@ EFFECTS: dict[tuple[str, str], tuple[Any, dict[str, Any]] | tuple[Any, dict[str,
     ("Templates", "add_generation_prompt"): (False, {}),
     ("Templates", "continue_final_message"): (True, {"messages": BEGUN, "add_generation_prompt": True}),
     ("Templates", "chat_template_kwargs"): ({"word": "the"}, {}),
+    ("Templates", "tools"): (TOOLS, {}),
+    ("Templates", "functions"): (FUNCTIONS, {}),
+    ("Templates", "tool_choice"): ({"type": "function", "function": {"name": "go"}}, {"tools": TOOLS}),
+    ("Templates", "function_call"): ({"name": "look"}, {"functions": FUNCTIONS}),
+    ("Templates", "enable_thinking"): (False, {}),
+    ("Templates", "reasoning_effort"): ("none", {}),
 }
 BY_CHANCE = {"sse_ping_interval"}
 """Its effect shows only where the engine is not faster than the event loop."""
@@ -295,7 +301,7 @@ def test_field_that_is_done_changes_the_answer(children: dict[str, Child], claim
     pytest.fail(f"{claim.field} changes nothing")
 
 
-@pytest.mark.parametrize("claim", list_claims("done", "template"), ids=str)
+@pytest.mark.parametrize("claim", list_claims("done"), ids=str)
 def test_field_that_is_read_has_a_type(children: dict[str, Child], claim: Claim) -> None:
     group = GROUPS[claim.group]
     status, answer = ask(children, group.path, {**group.base, claim.field: WRONG})
@@ -320,16 +326,6 @@ def test_field_that_is_ignored_may_be_anything_and_changes_nothing(children: dic
         status, answer = ask(children, group.path, {**group.base, claim.field: value})
         assert status == 200, answer
         assert keep_stable(answer) == keep_stable(plain)
-
-
-@pytest.mark.parametrize("claim", list_claims("template"), ids=str)
-def test_field_for_the_template_reaches_it(children: dict[str, Child], claim: Claim) -> None:
-    base = GROUPS["Templates"].base
-    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
-    assert "look" in ask(children, "/apply-template", {**base, claim.field: tools})[1]["prompt"]
-    if claim.group == "Chats":
-        few, many = (ask(children, CHAT, {**base, "max_tokens": 1, **more})[1] for more in ({}, {"tools": tools}))
-        assert many["usage"]["prompt_tokens"] > few["usage"]["prompt_tokens"]
 
 
 def test_every_field_that_is_read_has_a_row() -> None:

@@ -170,3 +170,39 @@ def test_senseless_environment_is_refused_by_name(tiny: Path, tmp_path: Path, va
         assert child.wait() == 2
         assert variable in child.errors
         assert "Traceback" not in child.errors
+
+
+RECURSION = "{% macro again(x) %}{{ again(x) }}{% endmacro %}{{ again(messages) }}"
+LOOP = "{% for a in range(30000) %}{% for b in range(30000) %}{% endfor %}{% endfor %}{{ messages[0].content }}"
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (RECURSION, "it recurses without end"),
+        (LOOP, "it takes over"),
+        ("{% if tools %}" + LOOP + "{% endif %}", "over"),
+    ],
+)
+def test_template_that_does_not_end_fails_the_measurement_and_costs_the_instance_its_chats_alone(
+    tmp_path: Path, template: str, reason: str
+) -> None:
+    path = write_model(tmp_path / "model.gguf", chat_template=template)
+    settings = ModelSettings(name="tiny", path=str(path), ctx=256, threads=1)
+    with run_child(make_directory(tmp_path, "measure"), "measure", settings) as child:
+        report = child.supervisor.wait_for("failed")
+        assert "cannot use the chat template: " in report.error
+        assert reason in report.error
+        assert child.wait() == 1
+    with run_child(make_directory(tmp_path, "serve"), "serve", settings) as child:
+        child.supervisor.wait_for("ready")
+        body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
+        status, answer = child.request("POST", "/v1/chat/completions", body)
+        assert (status, "its chat template cannot be used" in answer["error"]["message"]) == (400, True)
+        assert child.request("POST", "/v1/completions", {"prompt": "hello", "max_tokens": 1})[0] == 200
+
+
+def test_template_that_refuses_is_no_worse_for_that(tmp_path: Path) -> None:
+    template = "{% if tools %}{{ raise_exception('no tools') }}{% endif %}{{ messages[0].content }}"
+    path = write_model(tmp_path / "model.gguf", chat_template=template)
+    measure(tmp_path, ModelSettings(name="tiny", path=str(path), ctx=256, threads=1))

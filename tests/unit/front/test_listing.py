@@ -44,6 +44,7 @@ def test_model_is_listed_in_the_routers_words() -> None:
         "context_length": 4096,
         "status": {"value": "loaded", "args": ["--model", "/m/a.gguf"]},
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "capabilities": [],
         "source": "preset",
         "meta": {
             "vocab_type": 2,
@@ -90,11 +91,12 @@ def test_invalid_model_is_listed_with_the_reason() -> None:
 
 
 def test_model_that_does_not_run_has_no_meta_and_one_found_in_a_directory_says_so() -> None:
-    facts = Facts(n_ctx_train=8192, input_modalities=("text", "image"))
+    facts = Facts(n_ctx_train=8192, input_modalities=("text", "image"), capabilities=("completion", "tools"))
     listed = format_model(ModelStatus(name="a", state=State.UNLOADED, facts=facts, found=True))
     assert "meta" not in listed
     assert listed["source"] == "models_dir"
     assert listed["architecture"]["input_modalities"] == ["text", "image"]
+    assert listed["capabilities"] == ["completion", "tools"]
     assert "meta" in format_model(ModelStatus(name="a", state=State.SLEEPING, facts=facts))
 
 

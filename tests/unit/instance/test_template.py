@@ -308,7 +308,17 @@ def test_built_in_template_refuses_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["{{ range $i, $_ := .Messages }}{{ messages }}", "{% break %}{{ messages }}", "{{ bos_token }}"]
+    "source",
+    [
+        "{{ range $i, $_ := .Messages }}{{ messages }}",
+        "{% break %}{{ messages }}",
+        "{{ bos_token }}",
+        "{% macro again(x) %}{{ again(x) }}{% endmacro %}{{ again(messages) }}",
+        "{% for i in range(1000000000) %}{{ messages }}{% endfor %}",
+        "{% if tools %}{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}{% endif %}"
+        "{{ messages }}",
+        "{% set ns = namespace(x=messages | string) %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+    ],
 )
 def test_template_that_cannot_be_used_costs_the_chats_alone(source: str) -> None:
     template = choose_template("", source, "", "")

@@ -1,0 +1,92 @@
+"""Is a prompt the same as llama-server's, byte for byte, for each template that llama.cpp collects and every form of a
+conversation? Against digests of what it answered (record_prompts.py).
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llamactl.bodies import TemplateBody
+from llamactl.errors import LlamactlError
+from llamactl.instance.chat.conversation import choose_variables, make_request, shorten_id
+from llamactl.instance.chat.layer import ChatLayer
+from llamactl.instance.http.tools import plan_tools, unify_messages
+from llamactl.instance.llama.library import NO_LOG, llama
+from llamactl.settings import Switch
+from tests.sdist import read_templates
+from tests.socket.instance.conversations import CONVERSATIONS
+from tests.socket.instance.record_prompts import FILE, REFUSED, digest
+
+RECORDED: dict[str, dict[str, str]] = json.loads(FILE.read_text())
+OURS_ALONE = {"long id": "ids are made as Mistral's templates want them"}
+"""What llama-server refuses, and we do not."""
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> Iterator[Any]:
+    """Its vocabulary alone."""
+    llama.llama_log_set(NO_LOG, None)
+    params = llama.llama_model_default_params()
+    params.vocab_only = True
+    pointer = llama.llama_model_load_from_file(str(tiny).encode(), params)
+    assert pointer
+    yield pointer
+    llama.llama_model_free(pointer)
+
+
+@pytest.fixture(scope="module")
+def layer() -> ChatLayer:
+    return ChatLayer()
+
+
+@pytest.mark.parametrize("name", sorted(RECORDED))
+def test_prompt_is_llama_servers(layer: ChatLayer, model: Any, name: str) -> None:
+    templates = read_templates()
+    template = layer.open_template(templates[name], model)
+    differing = []
+    for title, conversation in CONVERSATIONS.items():
+        fields = dict(conversation)
+        schema = fields.pop("response_format", {}).get("json_schema", {}).get("schema")
+        body = msgspec.convert(fields, TemplateBody).as_chat()
+        try:
+            tools = plan_tools(body)
+            variables = choose_variables(Switch.AUTO, {}, body.chat_template_kwargs or {})  # type: ignore[arg-type]
+            request = make_request(
+                unify_messages(body.messages),
+                template.info,
+                variables,
+                tools=list(tools.tools),
+                add_generation_prompt=body.add_generation_prompt,
+                continue_final_message=body.continue_final_message,
+                tool_choice=tools.choice,
+                json_schema=schema,
+            )
+            found = digest(template.apply(request).prompt)
+        except LlamactlError:
+            found = REFUSED
+        recorded = RECORDED[name][title]
+        if found != recorded and not (recorded == REFUSED and title in OURS_ALONE):
+            differing.append(title)
+    assert differing == []
+
+
+def test_every_template_and_conversation_has_been_recorded() -> None:
+    assert set(read_templates()) == set(RECORDED)
+    assert all(set(row) == set(CONVERSATIONS) for row in RECORDED.values())
+    rows = [value for row in RECORDED.values() for value in row.values()]
+    assert sum(value == REFUSED for value in rows) < len(rows) / 10
+
+
+def test_ids_are_shortened_where_the_template_wants_nine_characters(layer: ChatLayer) -> None:
+    template = layer.open_template(read_templates()["mistralai-Mistral-Nemo-Instruct-2407"], None)
+    body = msgspec.convert(CONVERSATIONS["long id"], TemplateBody).as_chat()
+    prompt = template.apply(make_request(body.messages, template.info, {}, tools=body.tools)).prompt
+    assert prompt.count(shorten_id("call_1234567")) == 2
+    assert "call_1234567" not in prompt
+    other = layer.open_template(read_templates()["deepseek-ai-DeepSeek-V3.1"], None)
+    messages = make_request(body.messages, other.info, {}, tools=body.tools).messages
+    assert messages[1]["tool_calls"][0]["id"] == messages[2]["tool_call_id"] == "call_1234567"
