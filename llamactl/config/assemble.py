@@ -82,10 +82,9 @@ def assemble_config(
             problems.append(_report_second(draft, owners[draft.name][1]))
             continue
         finished = _finish_model(draft, settings)
-        if finished is not None:
-            draft.problems += _find_taken(finished, draft, owners)
+        draft.problems += _find_taken(finished, draft, owners)
         problems += _without_repeats(draft, problems)
-        if finished is not None and not any(problem.fatal for problem in draft.problems):
+        if not any(problem.fatal for problem in draft.problems):
             models[draft.name] = finished
             owners |= dict.fromkeys((draft.name, *finished.aliases), (draft.name, draft.place.file))
         else:
@@ -129,20 +128,21 @@ def _find_taken(model: ModelSettings, draft: Draft, owners: dict[str, tuple[str,
     return problems
 
 
-def _finish_model(draft: Draft, settings: GlobalSettings) -> ModelSettings | None:
-    """The settings of a draft whose keys were all right; None, with problems added, where they do not work together."""
+def _finish_model(draft: Draft, settings: GlobalSettings) -> ModelSettings:
+    """The settings of a draft, with problems added where they do not work together. Keys that are wrong by themselves
+    have their defaults in it, and are no part of any other mistake.
+    """
     place, problems = draft.place, draft.problems
     fields = dict(draft.fields)
     fields.setdefault("idle_timeout_s", settings.idle_timeout_s)
     fields.setdefault("sleep_after_s", settings.sleep_after_s)
     fields["aliases"] = tuple(alias for alias in fields.get("aliases", ()) if alias != draft.name)
     _resolve_paths(fields, place, problems)
-    if problems:
-        return None
+    wrong = frozenset(problem.where.rpartition(".")[2] for problem in problems)
     if "batch" in fields and "ubatch" not in draft.set_here:
         fields["ubatch"] = min(fields.get("ubatch", 512), fields["batch"])
-    model = ModelSettings(name=draft.name, source=place.file, found=draft.found, **fields)
-    problems += _find_contradictions(model, place)
+    model = ModelSettings(name=draft.name, source=place.file, found=draft.found, **{"path": "", **fields})
+    problems += _find_contradictions(model, place, wrong)
     return model
 
 
@@ -166,17 +166,20 @@ def _resolve_paths(fields: dict[str, Any], place: Place, problems: list[Problem]
             problems.append(place.report(f"cannot use {path!r}: it is no directory", "media_path"))
 
 
-def _find_contradictions(model: ModelSettings, place: Place) -> list[Problem]:
+def _find_contradictions(model: ModelSettings, place: Place, wrong: frozenset[str]) -> list[Problem]:
+    """Among keys that are not wrong by themselves."""
     found = []
-    if model.ubatch > model.batch:
+    if model.ubatch > model.batch and wrong.isdisjoint(("batch", "ubatch")):
         found.append(
             place.report(f"cannot use ubatch = {model.ubatch}: larger than batch, which is {model.batch}", "ubatch")
         )
-    if model.cache_type_v not in ("f32", "f16", "bf16") and model.flash_attn == "off":
+    is_quantized = model.cache_type_v not in ("f32", "f16", "bf16")
+    if is_quantized and model.flash_attn == "off" and wrong.isdisjoint(("cache_type_v", "flash_attn")):
         message = f'cannot use cache_type_v = "{model.cache_type_v}" with flash_attn = "off": needs flash attention'
         found.append(place.report(message, "cache_type_v"))
-    if model.devices and len(model.tensor_split) > len(model.devices):
-        message = f"cannot use tensor_split of {len(model.tensor_split)} shares: there are {len(model.devices)} devices"
+    n_shares, n_devices = len(model.tensor_split), len(model.devices)
+    if 0 < n_devices < n_shares and wrong.isdisjoint(("devices", "tensor_split")):
+        message = f"cannot use tensor_split of {n_shares} shares: there are {n_devices} devices"
         found.append(place.report(message, "tensor_split"))
     if model.extra:
         found += _find_wrong_properties(model, place)

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from llamactl.child import variables
 from llamactl.config.builtin_templates import check_template
@@ -40,6 +40,9 @@ _ORIGIN = re.compile(r"\*|localhost|[a-z][a-z0-9+.-]*://[A-Za-z0-9._:\[\]-]+|nul
 _PROPERTY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 
 
+_Value = TypeVar("_Value")
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a key may hold: words for the documentation, the parser, and how a default is shown."""
@@ -49,6 +52,33 @@ class Kind:
     format: Callable[[Any], str] = lambda value: f"`{value!r}`"
     unit: str = ""
     """What fields of this kind have behind their name."""
+
+
+class EntryErrors(ValueError):
+    """The ends of several sentences: what is wrong with each entry of a table."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = tuple(reasons)
+
+
+def list_reasons(error: ValueError) -> tuple[str, ...]:
+    """What a kind says of a value, each mistake by itself."""
+    return error.reasons if isinstance(error, EntryErrors) else (str(error),)
+
+
+def parse_entries(table: dict[str, Any], parse: Callable[[str, Any], _Value]) -> dict[str, _Value]:
+    """Each entry as `parse` takes it. Raises EntryErrors with all that is wrong."""
+    entries: dict[str, _Value] = {}
+    reasons: list[str] = []
+    for name, content in table.items():
+        try:
+            entries[name] = parse(name, content)
+        except ValueError as error:
+            reasons += list_reasons(error)
+    if reasons:
+        raise EntryErrors(reasons)
+    return entries
 
 
 def show_value(value: object) -> str:
@@ -218,53 +248,60 @@ def _parse_switch(value: object) -> Switch:
 def _parse_env(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         raise ValueError('must be a table of texts, as in { GGML_LOG_LEVEL = "2" }')
-    env = {}
-    for name, content in value.items():
-        if not _ENV_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of an environment variable")
-        if name in RESERVED_ENV:
-            raise ValueError(f"{name} is set by llamactl or systemd itself")
-        if isinstance(content, int) and not isinstance(content, bool) and abs(content) < 1 << 64:
-            content = str(content)
-        if not isinstance(content, str):
-            raise ValueError(f"{name} must be a text, not {show_value(content)}")
-        if _CONTROL.search(_check_text(content)):
-            raise ValueError(f"{name} has control characters in its value")
-        env[name] = content
-    return env
+    return parse_entries(value, _parse_variable)
+
+
+def _parse_variable(name: str, content: object) -> str:
+    if not _ENV_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of an environment variable")
+    if name in RESERVED_ENV:
+        raise ValueError(f"{name} is set by llamactl or systemd itself")
+    if isinstance(content, int) and not isinstance(content, bool) and abs(content) < 1 << 64:
+        content = str(content)
+    if not isinstance(content, str):
+        raise ValueError(f"{name} must be a text, not {show_value(content)}")
+    if _CONTROL.search(_check_text(content)):
+        raise ValueError(f"{name} has control characters in its value")
+    return content
 
 
 def _parse_extra(value: object) -> dict[str, str | int | float | bool | list[str]]:
     """Only the shape. What each property may hold is systemd's matter, and `child.properties` knows it."""
     if not isinstance(value, dict):
         raise ValueError('must be a table of unit properties, as in { MemoryMax = "8G" }')
-    for name, content in value.items():
-        if not _PROPERTY_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a unit property")
-        items = content if isinstance(content, list) else [content]
-        if not all(isinstance(item, str) for item in items) and (
-            isinstance(content, list)
-            or not isinstance(content, bool | int | float)
-            or (isinstance(content, float) and not math.isfinite(content))
-            or (isinstance(content, int) and not -(1 << 63) <= content < 1 << 64)
-        ):
-            raise ValueError(f"{name} must be a text, a number, true, false or a list of texts")
-        for item in items:
-            if isinstance(item, str):
-                _check_text(item)
-    return value
+    return parse_entries(value, _parse_property)
+
+
+def _parse_property(name: str, content: Any) -> str | int | float | bool | list[str]:
+    if not _PROPERTY_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a unit property")
+    items = content if isinstance(content, list) else [content]
+    if not all(isinstance(item, str) for item in items) and (
+        isinstance(content, list)
+        or not isinstance(content, bool | int | float)
+        or (isinstance(content, float) and not math.isfinite(content))
+        or (isinstance(content, int) and not -(1 << 63) <= content < 1 << 64)
+    ):
+        raise ValueError(f"{name} must be a text, a number, true, false or a list of texts")
+    for item in items:
+        if isinstance(item, str):
+            _check_text(item)
+    return content  # type: ignore[no-any-return]
 
 
 def _parse_variables(value: object) -> dict[str, Any]:
     """What JSON can say: the settings travel as JSON."""
     if not isinstance(value, dict):
         raise ValueError("must be a table, as in { preserve_thinking = true }")
-    for name, content in value.items():
-        if name in TEMPLATE_RESERVED:
-            raise ValueError(f"{name} is set by the request itself")
-        if not _is_plain(content):
-            raise ValueError(f"{name} must be a text, a number, true, false, or a list or table of these")
-    return value
+    return parse_entries(value, _parse_template_variable)
+
+
+def _parse_template_variable(name: str, content: object) -> Any:
+    if name in TEMPLATE_RESERVED:
+        raise ValueError(f"{name} is set by the request itself")
+    if not _is_plain(content):
+        raise ValueError(f"{name} must be a text, a number, true, false, or a list or table of these")
+    return content
 
 
 def _is_plain(value: object) -> bool:
@@ -288,15 +325,16 @@ def _parse_samplers(value: object) -> list[str]:
 def _parse_margins(value: object) -> dict[str, int]:
     if not isinstance(value, dict):
         raise ValueError('must be a table of sizes by device, as in { CUDA0 = "2 GiB" }')
-    margins = {}
-    for device, size in value.items():
-        if device.casefold() == "host":
-            raise ValueError(f"{device}: main memory has a key of its own, `host_margin`")
-        try:
-            margins[device] = parse_size(size)
-        except ValueError as error:
-            raise ValueError(f"{device if device.isprintable() else repr(device)} {error}") from None
-    return margins
+    return parse_entries(value, _parse_margin)
+
+
+def _parse_margin(device: str, size: object) -> int:
+    if device.casefold() == "host":
+        raise ValueError(f"{device}: main memory has a key of its own, `host_margin`")
+    try:
+        return parse_size(size)
+    except ValueError as error:
+        raise ValueError(f"{device if device.isprintable() else repr(device)} {error}") from None
 
 
 def make_integer(low: int, high: int = MAX_INT, words: dict[str, int] | None = None) -> Kind:

@@ -30,6 +30,7 @@ from llamactl.config.kinds import (
     make_choice,
     make_integer,
     make_number,
+    parse_entries,
     show_plain,
 )
 from llamactl.settings import TRAINED_CTX
@@ -82,17 +83,18 @@ def _parse_sampling(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("must be a table, as in { temperature = 0.6 }")
     known = {key.name: key for key in SAMPLING_KEYS}
-    sampling = {}
-    for name, content in value.items():
+
+    def parse(name: str, content: object) -> Any:
         if name not in known:
             close = difflib.get_close_matches(name[:100], known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"{name!r} is no setting of sampling{hint}")
         try:
-            sampling[name] = known[name].kind.parse(content)
+            return known[name].kind.parse(content)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
-    return sampling
+
+    return parse_entries(value, parse)
 
 
 SAMPLING = Kind("table, see below", _parse_sampling, show_plain)

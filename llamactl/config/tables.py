@@ -14,7 +14,7 @@ from typing import Any
 
 from llamactl.config.builtin_templates import check_template
 from llamactl.config.keys import Key
-from llamactl.config.kinds import show_value
+from llamactl.config.kinds import list_reasons, show_value
 from llamactl.config.model_keys import CHAT_TEMPLATE_FILE, OTHER_NAMES
 from llamactl.config.read import UnreadableError, read_text
 from llamactl.settings import Problem
@@ -93,7 +93,8 @@ def parse_table(
                 _read_template(key.kind.parse(value)) if key is CHAT_TEMPLATE_FILE else key.kind.parse(value)
             )
         except ValueError as error:
-            problems.append(place.report(f"cannot use {name} = {show_value(value)}: {error}", name))
+            shown = f"cannot use {name} = {show_value(value)}"
+            problems += [place.report(f"{shown}: {reason}", name) for reason in list_reasons(error)]
     if "chat_template" in table and CHAT_TEMPLATE_FILE.name in table:
         message = "cannot use chat_template and chat_template_file together"
         problems.append(place.report(message, CHAT_TEMPLATE_FILE.name, "remove one of them"))

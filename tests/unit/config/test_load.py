@@ -262,6 +262,53 @@ def test_a_mistake_is_told_once_with_its_key_and_the_model_is_invalid(tree: Tree
     assert config.invalid["m"].reason.startswith(config.problems[0].message)
 
 
+def test_all_mistakes_of_a_table_are_told_at_once(tree: Tree) -> None:
+    tree.model(
+        """
+        n_gpu_layer = 0
+        batch = "many"
+        ubatch = 4096
+        aliases = "good"
+        cache_type_v = "q8_0"
+        flash_attn = "off"
+        mmproj = "/nowhere/x.gguf"
+        sampling = { temprature = 1, top_k = -1, min_p = 0.1, top_p = 2 }
+        env = { "A B" = "x", LLAMACTL_SPEC = "x", GOOD = "x" }
+        extra = { MemoryMacs = "8G", ExecStart = "x" }
+        chat_template_kwargs = { tools = 1, messages = 2 }
+        """,
+        name="m",
+    )
+    tree.model(name="a-good", keys='aliases = "good"')
+    starts = [
+        "n_gpu_layer: unknown key",
+        "batch: cannot use batch = 'many'",
+        "sampling: cannot use sampling = a table: 'temprature' is no setting of sampling; did you mean 'temperature'?",
+        "sampling: cannot use sampling = a table: top_k must be",
+        "sampling: cannot use sampling = a table: top_p must be",
+        "env: cannot use env = a table: 'A B' is no name",
+        "env: cannot use env = a table: LLAMACTL_SPEC is set",
+        "chat_template_kwargs: cannot use chat_template_kwargs = a table: tools is",
+        "chat_template_kwargs: cannot use chat_template_kwargs = a table: messages is",
+        "mmproj: cannot use '/nowhere/x.gguf'",
+        "cache_type_v: cannot use cache_type_v",
+        "extra.MemoryMacs: cannot set",
+        "extra.ExecStart: cannot set",
+        "aliases: cannot use the alias 'good'",
+    ]
+    complaints = tree.complaints()
+    for complaint, start in zip(complaints, starts, strict=True):
+        assert complaint.startswith(f"etc/models.d/m.toml: models.m.{start}")
+    assert list(tree.load().models) == ["a-good"]
+
+
+def test_all_wrong_margins_are_told_at_once_and_none_is_in_force(tree: Tree) -> None:
+    tree.glob("[margins]\nCUDA0 = 'x'\nHost = 1\nCUDA1 = 5")
+    assert [complaint.rpartition("a table: ")[2][:5] for complaint in tree.complaints()] == ["CUDA0", "Host:"]
+    config = tree.load()
+    assert (config.settings.margins_bytes, config.unusable) == ({}, ("margins",))
+
+
 BROKEN_FILES = [
     (b"[models.m\n", "line 1: not TOML: Expected ']' at the end of a table declaration, at column 10"),
     (b"a = 1\nb = \n", "line 2: not TOML: Invalid value, at column 5"),
