@@ -9,7 +9,7 @@ import pytest
 from llamactl.cli.listeners import Holder, Listener, Unit, find_holder, judge_unit, parse_units
 
 TCP = "llamactl-front-tcp.socket"
-FRONT = Unit("llamactl-front.service", "loaded", "active", "success", (), "4242")
+FRONT = Unit("llamactl-front.service", "loaded", "active", "success")
 
 SHOWN = """\
 Listen=/run/llamactl/http.sock (Stream)
