@@ -87,6 +87,24 @@ def take_media(messages: Sequence[ChatMessage], sources: MediaSources) -> tuple[
     return taken, items
 
 
+def take_data(sources: Sequence[str], place: str) -> list[Item]:
+    """What stands beside a text that is no conversation, as base64 or data URIs, each of either kind. Raises
+    LlamactlError that names it.
+    """
+    items, n_pixels = [], 0
+    for number, source in enumerate(sources):
+        item = f"{place}[{number}]"
+        try:
+            data = _read_source(source, "")
+            n_pixels += check_file(data, None)
+        except FileRefused as error:
+            raise refuse_item(item, str(error)) from None
+        if number >= MAX_ITEMS or n_pixels > MAX_REQUEST_PIXELS:
+            raise refuse_item(item, f"at most {MAX_ITEMS} are taken, and {MAX_REQUEST_PIXELS} pixels in all")
+        items.append(Item(data, item))
+    return items
+
+
 def refuse_item(place: str, reason: str) -> LlamactlError:
     return refuse(f"cannot use `{place}`: {reason}")
 
@@ -95,9 +113,7 @@ def split_prompt(prompt: str, items: Sequence[Item]) -> list[str | int]:
     """Texts of a prompt, and numbers of items between them. Raises LlamactlError where not all items stand in it."""
     texts = prompt.split(MARKER)
     if len(texts) != len(items) + 1:
-        raise refuse(
-            f"cannot apply the chat template: of {len(items)} pictures and sounds it writes {len(texts) - 1} places"
-        )
+        raise refuse(f"cannot use the prompt: it has {len(texts) - 1} places for {len(items)} pictures and sounds")
     parts: list[str | int] = []
     for number, text in enumerate(texts):
         if text:

@@ -61,13 +61,13 @@ class Picture:
         return self.width * self.height
 
 
-def check_file(data: bytes, kind: Kind) -> int:
-    """How many pixels it has; of a sound 0. Raises FileRefused."""
+def check_file(data: bytes, kind: Kind | None) -> int:
+    """How many pixels it has; of a sound 0. Raises FileRefused. `kind`: what it must be; None: either."""
     if not data:
         raise FileRefused("it is empty")
     if len(data) > MAX_BYTES:
         raise FileRefused(f"it has {len(data)} bytes, at most {MAX_BYTES} are taken")
-    if kind is Kind.SOUND:
+    if kind is Kind.SOUND or (kind is None and _begins_as_sound(data)):
         check_sound(data)
         return 0
     picture = read_picture(data)
@@ -217,14 +217,19 @@ def _read_bmp(data: bytes) -> Picture:
 
 def check_sound(data: bytes) -> None:
     """Raises FileRefused."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
-        _check_seconds(*_read_wav(data))
-    elif data[:4] == b"fLaC":
-        _check_seconds(*_read_flac(data))
-    elif data[:3] == b"ID3" or _is_mp3_head(data, 0):
-        _check_mp3(data)
-    else:
+    if not _begins_as_sound(data):
         raise FileRefused(f"it is {_name_other(data)}; {SOUNDS} are taken")
+    if data.startswith(b"RIFF"):
+        _check_seconds(*_read_wav(data))
+    elif data.startswith(b"fLaC"):
+        _check_seconds(*_read_flac(data))
+    else:
+        _check_mp3(data)
+
+
+def _begins_as_sound(data: bytes) -> bool:
+    is_wav = data[:4] == b"RIFF" and data[8:12] == b"WAVE"
+    return is_wav or data.startswith((b"fLaC", b"ID3")) or _is_mp3_head(data, 0)
 
 
 def _check_seconds(n_frames: int, rate: int) -> None:

@@ -5,16 +5,25 @@ One request at a time: a decoded picture takes many times the bytes that were se
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from llamactl.bodies import ChatBody, TemplateBody, refuse
-from llamactl.instance.chat.media import Item, MediaSources, refuse_item, shows_media, split_prompt, take_media
+from llamactl.bodies import ChatBody, Prompt, PromptObject, TemplateBody, refuse
+from llamactl.instance.chat.media import (
+    Item,
+    MediaSources,
+    refuse_item,
+    shows_media,
+    split_prompt,
+    take_data,
+    take_media,
+)
 from llamactl.instance.engine.background import Aside
-from llamactl.instance.engine.media import Encoder, ItemError, MediaPrompt
+from llamactl.instance.engine.media import Encoder, ItemError, MediaPrompt, Span
 from llamactl.instance.engine.places import is_place
+from llamactl.instance.http.prompts import MAX_PROMPTS, PromptReader
 from llamactl.instance.llama.model import Vocabulary
 from llamactl.instance.llama.projector import MediaError
 
@@ -43,6 +52,36 @@ class MediaPrompts:
             return body, ()
         messages, items = await self._aside.run(lambda: take_media(body.messages, self.sources), self._turn)
         return msgspec.structs.replace(body, messages=messages), items
+
+    async def read_prompts(
+        self, given: Prompt, reader: PromptReader
+    ) -> tuple[list[list[int]], list[Mapping[int, Span]]]:
+        """Tokens of each, and what stands in them for pictures and sounds."""
+        entries = given if isinstance(given, list) else [given]
+        if not any(isinstance(entry, PromptObject) and entry.multimodal_data is not None for entry in entries):
+            prompts = await reader.read_prompts(given)
+            return prompts, []
+        if len(entries) > MAX_PROMPTS:
+            raise refuse(f"cannot use `prompt`: {len(entries)} prompts, at most {MAX_PROMPTS} are taken")
+        prompts = []
+        media: list[Mapping[int, Span]] = []
+        for entry in entries:
+            if isinstance(entry, PromptObject) and entry.multimodal_data is not None:
+                shown = await self.read_object(entry)
+                prompts.append(shown.tokens)
+                media.append(shown.spans)
+            else:
+                prompts += await reader.read_prompts(entry if isinstance(entry, str | PromptObject) else [entry])
+                media.append({})
+        return prompts, media
+
+    async def read_object(self, given: PromptObject) -> MediaPrompt:
+        """llama-server's form of a text with marks, as `/props` tells them, and what stands in their places."""
+        data = given.multimodal_data or ()
+        if self._reader is None:
+            raise refuse("cannot use `multimodal_data`: the model reads text alone, it has no `mmproj`")
+        items = await self._aside.run(lambda: take_data(data, "multimodal_data"), self._turn)
+        return await self.read(given.prompt_string, items)
 
     async def read(self, text: str, items: Sequence[Item]) -> MediaPrompt:
         """Of a text with marks. Raises LlamactlError that names the part."""

@@ -52,11 +52,11 @@ def read_infill_tokens(vocabulary: Vocabulary) -> InfillTokens:
 
 
 def read_text(given: str | PromptObject) -> str:
-    """Raises for images: these are no model's business yet."""
+    """Raises for what would be shown beside it, where only text can stand."""
     if isinstance(given, str):
         return given
     if given.multimodal_data is not None:
-        raise refuse("cannot use `multimodal_data`: images and sound are not supported")
+        raise refuse("cannot use `multimodal_data` here: a text alone is taken")
     return given.prompt_string
 
 

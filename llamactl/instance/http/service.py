@@ -179,13 +179,16 @@ class Service:
             if isinstance(body.prompt, list):
                 raise refuse("cannot use `suffix`: `prompt` must be one text")
             self._require_infill()
+            media: list[Mapping[int, Span]] = [{}]
             prompts = [await self._fill_gap(body, read_text(body.prompt), body.suffix)]
         else:
-            prompts = await self.prompts.read_prompts(body.prompt)
+            prompts, media = await self.media.read_prompts(body.prompt, self.prompts)
         if not body.echo:
-            return await self._submit(body, prompts)
+            return await self._submit(body, prompts, media=media)
+        if any(media) and choose_n_top(body) is not None:
+            raise refuse("cannot use `echo` with `logprobs`: pictures and sounds have none")
         echoes = [body.prompt] if isinstance(body.prompt, str) else [self._show(prompt) for prompt in prompts]
-        return await self._submit(body, prompts, echoes)
+        return await self._submit(body, prompts, echoes, media=media)
 
     async def submit_infill(self, body: InfillBody) -> tuple[list[Job], Frame]:
         self._require_text()

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -11,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
+from llamactl.protocol.report_socket import AnswerResult, OrderKind
 from llamactl.settings import ModelSettings
 from tests.media import (
     BLUE,
@@ -29,6 +32,8 @@ from tests.media import (
 )
 from tests.models import write_ear, write_eye, write_model
 from tests.socket.instance.harness import Child, run_child
+from tests.socket.instance.test_anthropic import connect as connect_anthropic
+from tests.socket.instance.test_openai import connect as connect_openai
 
 LLAMA_SERVER = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
 RED_PNG, BLUE_PNG, SLOPE_PNG = write_png(paint=RED), write_png(paint=BLUE), write_png(64, 64, slope)
@@ -294,7 +299,7 @@ def test_part_that_stands_for_a_picture_inside_is_nobody_s_to_send(seeing: Child
         "cannot use `messages[0].content`: parts of type 'media_marker' are not supported"
     )
     quoted = show(f"it says {props['media_marker']} there", RED_PNG)
-    assert "of 1 pictures and sounds it writes 2 places" in refuse(seeing, ask(quoted))
+    assert "it has 2 places for 1 pictures and sounds" in refuse(seeing, ask(quoted))
 
 
 # --- what is said of it -----------------------------------------------------------------------------------------------
@@ -350,3 +355,97 @@ def test_projector_that_does_not_fit_fails_the_load_with_the_reason(
         assert failed.error.startswith(f"cannot load projector {files[projector]}: ")
         assert reason in failed.error
         assert child.wait() == 1
+
+
+# --- other ways to it -------------------------------------------------------------------------------------------------
+
+
+def test_official_clients_show_pictures_and_let_models_hear(seeing: Child, hearing: Child) -> None:
+    with connect_openai(seeing) as client:
+        parts: Any = show("look", RED_PNG, "what")
+        chat = client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": parts}], max_tokens=12, temperature=0
+        )
+        assert chat.choices[0].message.content == say(seeing, ask(parts))
+        with pytest.raises(openai.BadRequestError, match="it is of no known kind"):
+            client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": show(b"nothing")}])  # type: ignore[typeddict-item]
+    with connect_openai(hearing) as client:
+        audio: Any = [
+            {"type": "input_audio", "input_audio": {"data": base64.b64encode(write_wav(800)).decode(), "format": "wav"}}
+        ]
+        parts = [*audio, {"type": "text", "text": "what"}]
+        chat = client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": parts}], max_tokens=12, temperature=0
+        )
+        assert chat.choices[0].message.content == say(hearing, ask(parts))
+    with connect_anthropic(seeing) as messages:
+        source: Any = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(RED_PNG).decode()}
+        content: Any = [
+            {"type": "text", "text": "look"},
+            {"type": "image", "source": source},
+            {"type": "text", "text": "what"},
+        ]
+        message = messages.messages.create(
+            model="tiny", messages=[{"role": "user", "content": content}], max_tokens=12, extra_body={"temperature": 0}
+        )
+        assert message.content[0].type == "text"
+        assert message.content[0].text == say(seeing, ask(show("look", RED_PNG, "what")))
+        counted = messages.messages.count_tokens(model="tiny", messages=[{"role": "user", "content": content}])
+        assert counted.input_tokens == message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
+
+
+def test_completion_shows_what_stands_beside_its_text(seeing: Child, instance: Child) -> None:
+    marker = seeing.request("GET", "/props")[1]["media_marker"]
+    status, applied = seeing.request("POST", "/apply-template", {"messages": ask(show("look", RED_PNG))["messages"]})
+    assert status == 200
+    assert applied["prompt"].count(marker) == 1
+    shown = {"prompt_string": applied["prompt"], "multimodal_data": [base64.b64encode(RED_PNG).decode()]}
+    body = {"prompt": [shown, "text", shown], "n_predict": 12, "temperature": 0}
+    status, answered = seeing.request("POST", "/v1/completions", body)
+    assert status == 200, answered
+    texts = [choice["text"] for choice in answered["choices"]]
+    assert texts[0] == texts[2] == say(seeing, ask(show("look", RED_PNG)))
+    status, refused = seeing.request("POST", "/completion", {"prompt": {**shown, "multimodal_data": ["", "AAAA"]}})
+    assert status == 400
+    assert refused["error"]["message"] == "cannot use `multimodal_data[0]`: it is empty"
+    status, refused = seeing.request("POST", "/completion", {"prompt": {**shown, "multimodal_data": []}})
+    assert refused["error"]["message"] == "cannot use the prompt: it has 1 places for 0 pictures and sounds"
+    status, refused = instance.request("POST", "/completion", {"prompt": shown})
+    assert (status, "it has no `mmproj`" in refused["error"]["message"]) == (400, True)
+
+
+def test_model_that_slept_sees_again(files: dict[str, Path], tmp_path: Path) -> None:
+    with run_child(tmp_path, "serve", choose_settings(files, "eye")) as child:
+        child.supervisor.wait_for("ready")
+        said = say(child, ask(show("look", RED_PNG)))
+        while child.supervisor.order(OrderKind.SLEEP).result is AnswerResult.BUSY:
+            pass  # a request ends a moment after its answer
+        asleep = child.supervisor.wait_for("sleeping")
+        assert all(row.used == 0 for row in asleep.effective.devices)
+        assert child.request("GET", "/props")[1]["modalities"]["vision"]
+        assert child.supervisor.order(OrderKind.WAKE).result is AnswerResult.OK
+        child.supervisor.wait_for("ready")
+        assert say(child, ask(show("look", RED_PNG))) == said
+
+
+@pytest.mark.parametrize("name", ["png", "jpeg", "gif", "bmp", "wav", "mp3", "flac"])
+def test_no_garbage_ends_the_instance(seeing: Child, hearing: Child, name: str) -> None:
+    """Files bent anywhere, and cut: each is seen or heard, or refused with a reason."""
+    pictures = {"png": RED_PNG, "jpeg": write_jpeg(), "gif": write_gif(), "bmp": write_bmp()}
+    sounds = {"wav": write_wav(800), "mp3": write_mp3(4), "flac": write_flac(4000)}
+    child, data = (seeing, pictures[name]) if name in pictures else (hearing, sounds[name])
+    randomness = random.Random(name)
+    for _ in range(150):
+        bent = bytearray(data[: randomness.choice((len(data), randomness.randrange(len(data))))])
+        for _ in range(randomness.randint(0, 4)):
+            if bent:
+                bent[randomness.randrange(min(len(bent), 200))] = randomness.randrange(256)
+        encoded = base64.b64encode(bytes(bent)).decode()
+        part = {"type": "image_url", "image_url": {"url": encoded}}
+        if child is hearing:
+            part = {"type": "input_audio", "input_audio": {"data": encoded}}
+        body = ask([{"type": "text", "text": "x"}, part, {"type": "text", "text": "y"}], max_tokens=1)
+        status, answered = child.request("POST", "/v1/chat/completions", body)
+        assert status in (200, 400), answered
+    assert child.process.poll() is None
+    assert say(child, ask("still there?"))
