@@ -5,6 +5,7 @@ The last word on standard error says what came of it; `--json` puts the same as 
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from llamactl.cli.client import Client
 from llamactl.cli.found import format_found
@@ -16,7 +17,12 @@ from llamactl.paths import Paths, acquire_paths
 from llamactl.protocol.control_socket import Done, MeasureRequest, PinRequest, ReloadRequest
 from llamactl.protocol.values import format_memory
 
-_REPLACED = "files replaced, measured anew"
+_WORDS = {
+    "replaced": "files replaced, measured anew",
+    "kept": "invalid, but loaded: these go on as before until they are unloaded",
+    "mended": "no longer invalid",
+}
+"""For what one word would not tell."""
 
 
 def connect(paths: Paths | None = None) -> Client:
@@ -61,6 +67,8 @@ def run_reload(args: argparse.Namespace) -> int:
         "changed": result.changed,
         "removed": result.removed,
         "invalid": result.invalid,
+        "kept": result.kept,
+        "mended": result.mended,
         "replaced": result.replaced,
     }
     if args.json:
@@ -69,9 +77,9 @@ def run_reload(args: argparse.Namespace) -> int:
     elif any(changes.values()) or result.settings or result.found:
         for change in result.settings:
             print(clean_line(change))
-        for word, names in changes.items():
+        for word, names in {**changes, "invalid": _without(result.invalid, result.kept)}.items():
             if names:
-                print(clean_line(f"{_REPLACED if word == 'replaced' else word}: {', '.join(names)}"))
+                print(clean_line(f"{_WORDS.get(word, word)}: {', '.join(names)}"))
         for text in format_found(result.found):
             print(text)
     else:
@@ -80,6 +88,10 @@ def run_reload(args: argparse.Namespace) -> int:
         complain(clean_line(problem))
     # All that is right was applied, but whoever changed the rest must hear of it.
     return 1 if result.fatal else 0
+
+
+def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    return [name for name in names if name not in others]
 
 
 def _finish(args: argparse.Namespace, text: str, model: str, result: str) -> int:

@@ -287,6 +287,10 @@ class ReloadResult(Message, frozen=True, kw_only=True, tag="reloaded"):
     """What is different for the machine: `host_budget: 24 GiB -> 300 MiB`."""
     invalid: tuple[str, ...] = ()
     """Models that cannot be used now, and could be or were not there before."""
+    kept: tuple[str, ...] = ()
+    """Of these, those that run: they go on as they were loaded."""
+    mended: tuple[str, ...] = ()
+    """Models that can be used, and could not before."""
     replaced: tuple[str, ...] = ()
     """Models whose settings are the same and whose files are others: they are measured anew."""
     found: dict[str, dict[str, tuple[str, ...]]] = {}

@@ -90,6 +90,11 @@ class Scheduler:
         """By model, which files it had when somebody looked last; empty where that is not known."""
         return {name: model.files or "" for name, model in self._core.models.items()}
 
+    def list_serving(self) -> frozenset[str]:
+        """Models that answer requests, or are about to."""
+        running = self._core.list_running()
+        return frozenset(model.name for model, _ in running if model.state in (State.LOADING, State.READY))
+
     def hint_unknown(self, name: str) -> str:
         """What to do about a name that no model has."""
         return explain.hint_unknown(self._core, name)

@@ -5,7 +5,7 @@ stays as it was: a file half written takes no model away.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -74,13 +74,18 @@ class Configuration:
 
 
 def describe_reload(
-    before: Config, after: Config, files_before: dict[str, str], files_after: dict[str, str]
+    before: Config, after: Config, files_before: dict[str, str], files_after: dict[str, str], running: Collection[str]
 ) -> ReloadResult:
-    """What a read changed. The files are those that each model was and is known to have."""
+    """What a read changed. The files are those that each model was and is known to have; `running`: which run.
+
+    A model with a mistake is there all the same: it is neither removed nor, without the mistake, added.
+    """
+    known_before, known_after = before.models | before.invalid, after.models | after.invalid
+    invalid = tuple(name for name in after.invalid if name not in before.invalid)
     return ReloadResult(
         id=0,
-        added=tuple(name for name in after.models if name not in before.models),
-        removed=tuple(name for name in before.models if name not in after.models),
+        added=tuple(name for name in after.models if name not in known_before),
+        removed=tuple(name for name in known_before if name not in known_after),
         changed=tuple(
             name for name in after.models if before.models.get(name, after.models[name]) != after.models[name]
         ),
@@ -89,7 +94,9 @@ def describe_reload(
         ),
         settings=describe_changes(before.settings, after.settings),
         found={found.path: found.places for found in after.found if found not in before.found},
-        invalid=tuple(name for name in after.invalid if name not in before.invalid),
+        invalid=invalid,
+        kept=tuple(name for name in invalid if name in running),
+        mended=tuple(name for name in after.models if name in before.invalid),
         problems=tuple(str(problem) for problem in after.problems),
         fatal=sum(problem.fatal for problem in after.problems),
     )
@@ -106,5 +113,7 @@ def log_reload(config: Config, result: ReloadResult) -> None:
         replaced=list(result.replaced),
         settings=list(result.settings),
         invalid=list(result.invalid),
+        kept=list(result.kept),
+        mended=list(result.mended),
         problems=len(result.problems),
     )

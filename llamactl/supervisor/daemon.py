@@ -146,7 +146,8 @@ class Supervisor:
             self._control.tell_fronts(ModelsChanged(front=self._configuration.make_front_settings()))
             known = self._scheduler.list_files()
             await self._look_at_files(after.models.values())
-            result = describe_reload(before, after, known, self._scheduler.list_files())
+            files, serving = self._scheduler.list_files(), self._scheduler.list_serving()
+            result = describe_reload(before, after, known, files, serving)
             log_reload(after, result)
             return result
 

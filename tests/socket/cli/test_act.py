@@ -273,6 +273,16 @@ def test_reload_tells_what_changed_and_what_is_wrong() -> None:
     assert result.status == 1
 
 
+def test_reload_tells_invalid_models_that_run_apart_and_those_that_are_mended() -> None:
+    last = ReloadResult(id=1, invalid=("a", "b"), kept=("b",), mended=("c",))
+    result, _ = ask(answer(last), "reload")
+    assert result.out.splitlines() == [
+        "invalid: a",
+        "invalid, but loaded: these go on as before until they are unloaded: b",
+        "no longer invalid: c",
+    ]
+
+
 def test_reload_with_remarks_only_is_0() -> None:
     result, _ = ask(answer(ReloadResult(id=1, problems=("m.toml: there are no GGUF files",))), "reload")
     assert (result.status, result.err) == (0, "llamactl: m.toml: there are no GGUF files\n")
@@ -292,7 +302,7 @@ def test_reload_as_json() -> None:
     found = {"/srv/models": {"": ("b",)}}
     result, _ = ask(answer(ReloadResult(id=1, removed=("a",), found=found)), "reload", "--json")
     lists: dict[str, list[str]] = {
-        word: [] for word in ("added", "changed", "invalid", "replaced", "settings", "problems")
+        word: [] for word in ("added", "changed", "invalid", "kept", "mended", "replaced", "settings", "problems")
     }
     assert json.loads(result.out) == {**lists, "removed": ["a"], "found": {"/srv/models": {"": ["b"]}}}
 
