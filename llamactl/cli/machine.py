@@ -17,6 +17,7 @@ from llamactl.cli.output import NOTHING, clean_line, print_json
 from llamactl.cli.tables import Cell, Column, format_table
 from llamactl.cli.terminal import WHOLE, Look, Style, acquire_look, wrap
 from llamactl.cli.times import describe_moment
+from llamactl.journal_events import JournalEvent
 from llamactl.paths import acquire_paths
 from llamactl.protocol.control_socket import MachineStatus, StatusRequest
 from llamactl.protocol.descriptions import Decision, DeviceStatus
@@ -101,7 +102,7 @@ def _format_device(device: DeviceStatus) -> tuple[str, ...]:
 
 
 def _format_decision(decision: Decision, now_s: float) -> tuple[Cell | str, ...]:
-    loud = decision.event == "load refused"
+    loud = decision.event == JournalEvent.LOAD_REFUSED
     event = f"{decision.event} for {decision.for_model}" if decision.for_model else decision.event
     when = f"{format_span(now_s - decision.time_s)} ago"
     return when, decision.model, Cell(event, Style.BAD if loud else Style.PLAIN), decision.why

@@ -17,6 +17,7 @@ from llamactl.cli.tables import Cell, Column, format_table
 from llamactl.cli.terminal import WHOLE, Look, Style, acquire_look, wrap
 from llamactl.cli.times import describe_moment, format_moment
 from llamactl.errors import ERROR_TABLE, ErrorCode
+from llamactl.journal_events import JournalEvent
 from llamactl.names import format_command
 from llamactl.paths import acquire_paths
 from llamactl.protocol.control_socket import ListRequest, ModelList
@@ -46,11 +47,11 @@ _STYLES = {
 _CROSS = "\N{MULTIPLICATION SIGN}"
 _SYMBOLS = {State.UNLOADED: "○", State.FAILED: _CROSS}
 """As systemctl marks units that are inactive or have failed."""
-_ENDED = {
-    "model unloaded": "Unloaded",
-    "load failed": "Failed",
-    "load refused": "Refused",
-    "instance crashed": "Crashed",
+_ENDED: dict[str, str] = {
+    JournalEvent.MODEL_UNLOADED: "Unloaded",
+    JournalEvent.LOAD_FAILED: "Failed",
+    JournalEvent.LOAD_REFUSED: "Refused",
+    JournalEvent.INSTANCE_CRASHED: "Crashed",
 }
 _NAME = Column("MODEL", least=10, middle=True)
 _STATE = Column("STATE", least=14)

@@ -17,6 +17,7 @@ import uvloop
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.front.handover import Predecessor, Successor
 from llamactl.front.service import BACKLOG, Front
+from llamactl.journal_events import JournalEvent
 from llamactl.paths import acquire_paths
 from llamactl.sockets import bind_unix_socket
 from llamactl.systemd.journal import configure, get_logger
@@ -99,7 +100,7 @@ class _Process:
             self.predecessor.say_ready()
         else:
             self._notifier.ready()
-        self._log.info("front ready", sockets=len(self._sockets))
+        self._log.info(JournalEvent.FRONT_READY, sockets=len(self._sockets))
         drained = asyncio.create_task(self._front.drained.wait())
         stopped = asyncio.create_task(self.stop.wait())
         await asyncio.wait((drained, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -112,11 +113,11 @@ class _Process:
         cut = await self._front.stop(limit_s)
         for task in (drained, stopped, self._watchdog):
             task.cancel()
-        self._log.info("front stopped", cut=cut)
+        self._log.info(JournalEvent.FRONT_STOPPED, cut=cut)
 
     def begin_handover(self) -> None:
         if self._successor is not None:
-            self._log.info("front reload under way already")
+            self._log.info(JournalEvent.FRONT_RELOAD_UNDER_WAY)
             return
         self._notifier.reloading()
         try:
@@ -127,7 +128,7 @@ class _Process:
     def _take_news(self, successor: Successor) -> None:
         front = self._front
         if not front.draining and successor.pid:
-            self._log.info("front replaced", successor=successor.pid, connections=len(front.clients))
+            self._log.info(JournalEvent.FRONT_REPLACED, successor=successor.pid, connections=len(front.clients))
             self.predecessor.say_leaving()
             self._notifier.hand_over(successor.pid)
             if self._watchdog is not None:
@@ -136,12 +137,12 @@ class _Process:
         elif successor.is_gone and not front.draining:
             self._fail_handover("the new process has ended before it was ready")
         elif self._has_failed_successor():
-            self._log.error("front's successor gone", connections=len(front.clients))
+            self._log.error(JournalEvent.SUCCESSOR_GONE, connections=len(front.clients))
             self.stop.set()
 
     def _fail_handover(self, why: str) -> None:
         self._successor = None
-        self._log.error("front reload failed, this process goes on", why=why)
+        self._log.error(JournalEvent.FRONT_RELOAD_FAILED, why=why)
         self._notifier.ready()
 
     def _has_failed_successor(self) -> bool:

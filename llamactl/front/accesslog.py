@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from llamactl.front.http.access import STATUS_CLIENT_GONE, RequestRecord
+from llamactl.journal_events import JournalEvent
 from llamactl.quantities import format_bytes, format_seconds
 from llamactl.systemd.bulk import open_bulk
 from llamactl.systemd.journal import format_value
@@ -17,6 +18,10 @@ from llamactl.systemd.journal import format_value
 FLUSH_S = 0.02
 MAX_CACHED_BYTES = 256
 """Of a path: anybody could fill the memory with long ones."""
+
+# Looked up once: a line must cost little.
+_ANSWERED, _BROKEN_OFF = JournalEvent.REQUEST_ANSWERED.value, JournalEvent.REQUEST_BROKEN_OFF.value
+_ANSWERED_SLUG, _BROKEN_OFF_SLUG = JournalEvent.REQUEST_ANSWERED.slug, JournalEvent.REQUEST_BROKEN_OFF.slug
 
 
 class Lines(Protocol):
@@ -70,7 +75,7 @@ def open_lines(level: str) -> Lines | None:
 def format_message(record: RequestRecord) -> str:
     """The line for people."""
     what = _find_what(record)[0]
-    event = "request answered" if record.status and not record.is_cut else "request broken off"
+    event = _ANSWERED if record.status and not record.is_cut else _BROKEN_OFF
     received, sent = record.received_bytes, record.sent_bytes
     first = f" first_byte={format_seconds(record.first_byte_s)}" if record.first_byte_s else ""
     tokens = _format_tokens(record, " prompt_tokens={}", " completion_tokens={}")
@@ -86,7 +91,7 @@ def format_message(record: RequestRecord) -> str:
 
 def format_fields(record: RequestRecord) -> str:
     """The same for machines."""
-    event = "request_answered" if record.status and not record.is_cut else "request_broken_off"
+    event = _ANSWERED_SLUG if record.status and not record.is_cut else _BROKEN_OFF_SLUG
     first = f"LLAMACTL_FIRST_BYTE_S={record.first_byte_s:.6f}\n" if record.first_byte_s else ""
     tokens = _format_tokens(record, "LLAMACTL_PROMPT_TOKENS={}\n", "LLAMACTL_COMPLETION_TOKENS={}\n")
     return (

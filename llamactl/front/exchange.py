@@ -33,6 +33,7 @@ from llamactl.front.ports import RelayHost
 from llamactl.front.precheck import find_mistake
 from llamactl.front.stream_texts import format_loading_comment, format_stream_error
 from llamactl.front.wait import Wait
+from llamactl.journal_events import JournalEvent
 
 _UNKNOWN_NAMES = (ErrorCode.UNKNOWN_MODEL, ErrorCode.INVALID_CONFIG)
 """The second one: of a file that cannot be read nobody knows the models."""
@@ -335,7 +336,7 @@ class Exchange:
             elif not self._done:
                 self._begin_wait()
             return
-        self._host.log.warning("request failed", model=lease.model, reason=reason, answered=self._started)
+        self._host.log.warning(JournalEvent.REQUEST_FAILED, model=lease.model, reason=reason, answered=self._started)
         self._finish_with(refusals.make_instance_died(lease.model, reason))
 
     # --- the end ---

@@ -28,6 +28,7 @@ from llamactl.front.leasing import LeaseDriver
 from llamactl.front.routes import dispatch
 from llamactl.front.subscribers import Subscribers
 from llamactl.front.tally import Tally
+from llamactl.journal_events import JournalEvent
 from llamactl.names import MAX_NAME_LENGTH
 from llamactl.protocol.control_socket import (
     Failure,
@@ -178,7 +179,7 @@ class Front:
 
     def on_client_cut(self, record: RequestRecord, why: str, unsent_bytes: int) -> None:
         self.log.info(
-            "client cut",
+            JournalEvent.CLIENT_CUT,
             why=why,
             unsent_bytes=unsent_bytes,
             model=record.model or None,
@@ -223,11 +224,11 @@ class Front:
         self.leasing.handle_connected()
         self._supervised.set()
         self.subscribers.handle_connected()
-        self.log.info("supervisor connected", pid=welcome.pid, leases=len(self.leases.leases()))
+        self.log.info(JournalEvent.SUPERVISOR_CONNECTED, pid=welcome.pid, leases=len(self.leases.leases()))
 
     def handle_lost(self, reason: str) -> None:
         if self.leasing.connected:
-            self.log.warning("supervisor lost", reason=reason, leases=len(self.leases.leases()))
+            self.log.warning(JournalEvent.SUPERVISOR_LOST, reason=reason, leases=len(self.leases.leases()))
         self.leasing.handle_lost()
 
     def handle_message(self, message: ServerMessage) -> None:
@@ -244,7 +245,7 @@ class Front:
             case ModelNotice() | ModelRemoved():
                 self.subscribers.handle_message(message)
             case _:
-                self.log.warning("supervisor refused", reason=str(message))
+                self.log.warning(JournalEvent.SUPERVISOR_REFUSED, reason=str(message))
 
     def handle_batch_end(self) -> None:
         self.leasing.flush()

@@ -14,6 +14,7 @@ from llamactl.child.orders import ChildEnvironment
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.llama.devices import acquire_device_list, list_devices
 from llamactl.instance.report import ReportLink
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.lines import VERSION
 from llamactl.protocol.report_socket import AnswerResult, ChildHello, ChildState, Order
 from llamactl.protocol.values import Breakdown, DeviceList, Facts
@@ -111,7 +112,7 @@ async def run_measure(environment: ChildEnvironment) -> int:
     try:
         report = await asyncio.to_thread(_make_report, environment)
     except (LlamactlError, OSError, RuntimeError) as error:
-        log.error("measurement failed", reason=str(error))
+        log.error(JournalEvent.MEASUREMENT_FAILED, reason=str(error))
         await link.deliver(ChildState.FAILED, error=str(error), timeout_s=ACK_TIMEOUT_S)
         status = EXIT_FAILED
     else:

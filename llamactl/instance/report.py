@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.lines import VERSION, ErrorNotice, LineReader, ProtocolError, encode_message
 from llamactl.protocol.report_socket import (
     Ack,
@@ -102,7 +103,7 @@ class ReportLink:
                 if await self._talk():
                     pause_s = FIRST_PAUSE_S
             except OSError as error:
-                log.debug("supervisor not connected", reason=str(error))
+                log.debug(JournalEvent.SUPERVISOR_NOT_CONNECTED, reason=str(error))
             finally:
                 self._writer = None
             await asyncio.sleep(pause_s)
@@ -131,7 +132,7 @@ class ReportLink:
                     else:
                         self._handle(message, writer)
                 if junk is not None:
-                    log.warning("supervisor not understood", reason=str(junk))
+                    log.warning(JournalEvent.SUPERVISOR_NOT_UNDERSTOOD, reason=str(junk))
                     return welcomed
             return welcomed
         finally:
@@ -145,7 +146,7 @@ class ReportLink:
             result, text = self._apply_order(message)
             writer.write(encode_message(Answer(id=message.id, result=result, message=text)))
         else:
-            log.warning("message refused by supervisor", reason=message.message)
+            log.warning(JournalEvent.MESSAGE_REFUSED_BY_SUPERVISOR, reason=message.message)
 
     def _apply_order(self, order: Order) -> tuple[AnswerResult, str]:
         if order.order is OrderKind.NOTE:

@@ -26,6 +26,7 @@ from llamactl.errors import LlamactlError
 from llamactl.instance.engine.activity import Activity
 from llamactl.instance.llama.early import EarlyLoad
 from llamactl.instance.report import ReportLink
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.lines import VERSION
 from llamactl.protocol.report_socket import AnswerResult, ChildHello, ChildState, Order, OrderKind
 from llamactl.sockets import bind_unix_socket
@@ -178,7 +179,7 @@ class Instance:
             await self._link.deliver(ChildState.STOPPING, timeout_s=ACK_TIMEOUT_S)
             return False
         except (LlamactlError, OSError, RuntimeError) as error:
-            log.error("load failed", reason=str(error))
+            log.error(JournalEvent.LOAD_FAILED, reason=str(error))
             self._notifier.status(f"failed: {error}")
             await self._link.deliver(ChildState.FAILED, error=str(error), timeout_s=ACK_TIMEOUT_S)
             self._status = EXIT_FAILED
@@ -189,7 +190,7 @@ class Instance:
         self._link.send(ChildState.READY, effective=loaded.effective, facts=service.facts)
         self._notifier.ready()
         self._notifier.status(f"{self._environment.model}: {service.n_ctx} tokens of context")
-        log.info("model loaded", n_ctx=service.n_ctx, sequences=service.settings.parallel)
+        log.info(JournalEvent.MODEL_LOADED, n_ctx=service.n_ctx, sequences=service.settings.parallel)
         return True
 
     def _build_service(self, loaded: "Loaded") -> "Service":
@@ -296,7 +297,7 @@ class Instance:
             ChildState.SLEEPING, effective=residue, facts=service.facts if service is not None else loaded.facts
         )
         self._notifier.status("asleep")
-        log.info("model freed", reason="idle")
+        log.info(JournalEvent.MODEL_FREED, reason="idle")
 
     async def _wake_up(self) -> bool:
         """Load again, as at the start of the process."""
@@ -365,10 +366,10 @@ class Instance:
         if self._engine is not None and not self._environment.settings.threads:
             n_threads = max(1, self._n_threads // self._sharers)
             self._engine.use_threads(n_threads)
-            log.debug("processors shared", models=self._sharers, threads=n_threads)
+            log.debug(JournalEvent.PROCESSORS_SHARED, models=self._sharers, threads=n_threads)
 
     def _handle_broken(self, reason: str) -> None:
-        log.critical("engine broken", reason=reason)
+        log.critical(JournalEvent.ENGINE_BROKEN, reason=reason)
         self._status = EXIT_BROKEN
         self._link.send(ChildState.FAILED, error=reason)
         self._stop()

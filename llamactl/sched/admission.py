@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.control_socket import Failure, Progress
 from llamactl.protocol.values import MemoryStatus, Note, Stage, State
 from llamactl.sched import explain
@@ -172,13 +173,13 @@ def _wait(core: Core, entry: Entry, waiting_for: tuple[str, ...], why: str) -> N
     core.set_stage(entry, Stage.WAITING, None, names)
     if entry.last_logged_wait != (names, why):
         entry.last_logged_wait = (names, why)
-        core.record("load waits", entry.model, waiting_for=list(names), why=why)
+        core.record(JournalEvent.LOAD_WAITS, entry.model, waiting_for=list(names), why=why)
 
 
 def _refuse(core: Core, entry: Entry, refusal: Failure) -> None:
     core.refuse_all(entry.waiters, refusal)
     core.queue.remove(entry.model)
-    core.record("load refused", entry.model, "warning", why=refusal.message, code=str(refusal.code))
+    core.record(JournalEvent.LOAD_REFUSED, entry.model, "warning", why=refusal.message, code=str(refusal.code))
 
 
 def _evict(core: Core, model: Model, plan: Plan, now: float) -> None:
@@ -210,7 +211,9 @@ def _drain_overdue(core: Core, entry: Entry, demand: Demand, now: float) -> set[
                 takedown.for_model = entry.model
         else:
             waited_s = round(now - entry.since_s, 1)
-            core.record("victim drained", name, for_model=entry.model, why="busy for longest", waited_s=waited_s)
+            core.record(
+                JournalEvent.VICTIM_DRAINED, name, for_model=entry.model, why="busy for longest", waited_s=waited_s
+            )
             begin_takedown(core, victim, StopReason.EVICTED, now, entry.model, drain=True)
     return set(drains)
 
@@ -290,7 +293,7 @@ def start(
     needs = option.needs if get_needs(model) is not None or model.instance is not None else None
     if plan is not None and plan.hopeless:
         core.record(
-            "model does not fit",
+            JournalEvent.MODEL_DOES_NOT_FIT,
             model.name,
             "warning",
             why="needs more than there is with everything unloaded; fitting decides",
@@ -329,7 +332,11 @@ def start(
     core.set_stage(entry, Stage.STARTING)
     left_for = {"leaves_room_for": reserve.models} if reserve.models else {}
     core.record(
-        "instance spawned", model.name, generation=instance.generation, devices=list(option.devices), **left_for
+        JournalEvent.INSTANCE_SPAWNED,
+        model.name,
+        generation=instance.generation,
+        devices=list(option.devices),
+        **left_for,
     )
     # What was measured on all devices says nothing of one alone.
     measured = None if option.devices else model.max
@@ -343,7 +350,7 @@ def _wake(core: Core, model: Model, instance: Instance, option: Option, now: flo
     instance.started_s, instance.last_used_s, instance.adopted = now, now, False
     instance.effective, instance.uncharged = None, not charged and get_needs(model) is None
     core.ledger.charge(model.name, charged)
-    core.record("instance woken", model.name, generation=instance.generation)
+    core.record(JournalEvent.INSTANCE_WOKEN, model.name, generation=instance.generation)
 
 
 def list_margins(core: Core, settings: ModelSettings, promised: Mapping[str, int]) -> dict[str, int]:

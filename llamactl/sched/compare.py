@@ -11,6 +11,7 @@ measuring had them on, nothing can be said.
 
 from collections.abc import Mapping
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.values import Breakdown, RowKind
 from llamactl.sched.breakdowns import HOST, sum_per_account
 from llamactl.sched.core import Core
@@ -44,9 +45,9 @@ def compare_effective(core: Core, model: Model) -> None:
         fields[f"effective_{name.lower()}_bytes"] = expected[name] + found[name]
     if any(more > 0 for more in notable.values()):
         why = "it took more than was measured; later loads are decided by what it took"
-        core.record("measurement exceeded", model.name, "warning", why=why, **fields)
+        core.record(JournalEvent.MEASUREMENT_EXCEEDED, model.name, "warning", why=why, **fields)
     else:
-        core.record("measurement not reached", model.name, why="it took less than was measured", **fields)
+        core.record(JournalEvent.MEASUREMENT_NOT_REACHED, model.name, why="it took less than was measured", **fields)
 
 
 def find_differences(

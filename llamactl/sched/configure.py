@@ -9,6 +9,7 @@ After a start nothing is stopped, and nothing that would evict is started, until
 the fronts have announced their leases, or the time for that is over; from then on what stays silent is no victim.
 """
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.control_socket import LeaseGone
 from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched import explain
@@ -169,7 +170,9 @@ def end_recovery(core: Core, now: float) -> None:
     core.recovery = None
     core.recheck(Scope.ALL)
     if core.running:
-        core.record("instances recovered", count=len(core.running), fronts=len(recovery.fronts), silent=silent)
+        core.record(
+            JournalEvent.INSTANCES_RECOVERED, count=len(core.running), fronts=len(recovery.fronts), silent=silent
+        )
     for model, _ in core.list_running():
         pursue_departure(core, model, now)
     for model in list(core.models.values()):

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.control_socket import Done, Failure, LeaseGone, Progress, Recall, RecallCancelled
 from llamactl.protocol.values import Stage, State
 from llamactl.sched.events import Effect, Holder, Notify, Record, Tell, Waiter
@@ -85,7 +86,7 @@ class Core:
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
 
-    def record(self, event: str, model: str = "", level: str = "info", /, **fields: Any) -> None:
+    def record(self, event: JournalEvent, model: str = "", level: str = "info", /, **fields: Any) -> None:
         self.effects.append(Record(event, model, level, fields))
 
     def tell_progress(self, waiter: Waiter, progress: Progress) -> None:

@@ -12,6 +12,7 @@ The view of one model is no complete listing unless nothing hides devices from i
 
 import msgspec
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.values import Row
 from llamactl.sched.breakdowns import HOST, get_rpc_server, hides_devices, list_device_rows, sees_device
 from llamactl.sched.core import Core
@@ -39,7 +40,7 @@ def handle_devices_read(core: Core, event: DevicesRead, now: float) -> None:
 
 def handle_devices_read_ended(core: Core, event: DevicesReadEnded, now: float) -> None:
     if event.error:
-        core.record("devices not read", "", "warning", reason=event.error)
+        core.record(JournalEvent.DEVICES_NOT_READ, "", "warning", reason=event.error)
     if core.readings.running:
         core.readings.running = False
         core.readings.seen_s |= dict.fromkeys((name for name in core.ledger.accounts if name != HOST), now)
@@ -60,7 +61,7 @@ def _handle_row(core: Core, row: Row, now: float) -> None:
     account = core.ledger.accounts[row.name]
     account.present, account.description = True, row.description or account.description
     if before != row.total:
-        event = "device found" if not before else "device changed"
+        event = JournalEvent.DEVICE_FOUND if not before else JournalEvent.DEVICE_CHANGED
         core.record(
             event, "", device=row.name, description=account.description, total_bytes=row.total, free_bytes=row.free
         )
@@ -73,7 +74,9 @@ def _lose(core: Core, name: str) -> None:
     account = core.ledger.accounts[name]
     account.present, account.external = False, 0
     holders = [model for model, sizes in core.ledger.holds.items() if sizes.get(name)]
-    core.record("device gone", "", "warning", device=name, held_bytes=core.ledger.held.get(name, 0), holders=holders)
+    core.record(
+        JournalEvent.DEVICE_GONE, "", "warning", device=name, held_bytes=core.ledger.held.get(name, 0), holders=holders
+    )
     for model in list(core.models.values()):
         if _counts_on(model, name):
             _measure_anew(core, model)

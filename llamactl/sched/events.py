@@ -11,6 +11,7 @@ connection, `waiter` one request of one connection.
 from dataclasses import dataclass, field
 from typing import Any
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.control_socket import Done, Failure, LeaseGone, MeasureResult, Progress, Recall, RecallCancelled
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Breakdown, Facts, LoadFailure, Note, Row
@@ -441,11 +442,9 @@ class ShareProcessors(InstanceEffect):
 
 @dataclass(frozen=True)
 class Record:
-    """One line for the journal: `event` is a noun with a participle ("victim chosen"), facts are fields, bytes are
-    integers.
-    """
+    """One line for the journal: facts are fields, bytes are integers."""
 
-    event: str
+    event: JournalEvent
     model: str = ""
     level: str = "info"
     fields: dict[str, Any] = field(default_factory=dict)

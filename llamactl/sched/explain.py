@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from llamactl.errors import RETRY_AFTER_S, ErrorCode
+from llamactl.journal_events import JournalEvent
 from llamactl.names import MAX_NAME_LENGTH, format_command
 from llamactl.protocol.control_socket import Failure
 from llamactl.protocol.values import Breakdown, LoadFailure, RowKind, State
@@ -144,7 +145,7 @@ def record_measured(core: Core, model: Model, cached: bool) -> None:
     assert model.min is not None
     assert model.max is not None
     core.record(
-        "model measured",
+        JournalEvent.MODEL_MEASURED,
         model.name,
         min_bytes=sum(row.used for row in model.min.devices),
         max_bytes=sum(row.used for row in model.max.devices),
@@ -164,17 +165,22 @@ def _list_rows(prefix: str, breakdown: Breakdown) -> dict[str, int]:
 def record_load_decided(core: Core, model: Model, needs: Mapping[str, int] | None) -> None:
     """One line per device that the model needs; `needs` None: nobody knows."""
     if needs is None:
-        core.record("load decided", model.name, "warning", reason="without memory checks: not measured")
+        core.record(JournalEvent.LOAD_DECIDED, model.name, "warning", reason="without memory checks: not measured")
         return
     for name, size in sorted(needs.items()):
         capacity = core.ledger.get_capacity(name)
         if capacity is None:
-            core.record("load decided", model.name, device=name, needs_bytes=size, limit="none")
+            core.record(JournalEvent.LOAD_DECIDED, model.name, device=name, needs_bytes=size, limit="none")
             continue
         margin = core.ledger.get_margin(name)
         available = capacity - core.ledger.held.get(name, 0) + margin
         core.record(
-            "load decided", model.name, device=name, needs_bytes=size, available_bytes=available, margin_bytes=margin
+            JournalEvent.LOAD_DECIDED,
+            model.name,
+            device=name,
+            needs_bytes=size,
+            available_bytes=available,
+            margin_bytes=margin,
         )
 
 
@@ -186,7 +192,7 @@ def record_victim(core: Core, victim: Model, for_model: str, plan: Plan, now: fl
     idle_s = max(0.0, now - max(instance.last_used_s, instance.ready_since_s))
     helps = " and ".join(f"holds {format_bytes(size)} on {name}" for name, size in sorted(short.items()))
     core.record(
-        "victim chosen",
+        JournalEvent.VICTIM_CHOSEN,
         victim.name,
         for_model=for_model,
         why=f"idle for {idle_s:.0f} s, least recently used; {helps or 'holds a place that `max_loaded` counts'}",
@@ -196,7 +202,7 @@ def record_victim(core: Core, victim: Model, for_model: str, plan: Plan, now: fl
     )
 
 
-def record_ended_badly(core: Core, event: str, model: Model, failure: LoadFailure, **fields: object) -> None:
+def record_ended_badly(core: Core, event: JournalEvent, model: Model, failure: LoadFailure, **fields: object) -> None:
     core.record(
         event, model.name, "error", result=failure.result, exit_code=failure.exit_code, reason=failure.message, **fields
     )

@@ -8,6 +8,7 @@ text that another file would not have; empty: nobody could look, and what is kno
 When somebody looks is `readings`' question.
 """
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched.core import Core
 from llamactl.sched.events import FilesSeen
@@ -38,7 +39,7 @@ def handle_files_seen(core: Core, event: FilesSeen, now: float) -> None:
 
 def _drop_figures(core: Core, model: Model, entry: Entry | None, event: FilesSeen) -> None:
     assert model.settings is not None
-    core.record("model files replaced", model.name, path=model.settings.path)
+    core.record(JournalEvent.MODEL_FILES_REPLACED, model.name, path=model.settings.path)
     if entry is not None:
         entry.replaced += 1
     model.facts = None

@@ -7,6 +7,7 @@ a stop of ours is a crash or a failed load, and what it means depends on the sta
 
 import msgspec
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import BY_SIGNAL, LoadFailure, Stage, State
 from llamactl.sched import explain
@@ -103,7 +104,7 @@ def _fall_asleep(core: Core, model: Model, instance: Instance, event: InstanceRe
     instance.leases.clear()
     if not woken or instance.adopted:
         core.record(
-            "instance asleep",
+            JournalEvent.INSTANCE_ASLEEP,
             model.name,
             generation=instance.generation,
             residue_bytes=sum(core.ledger.holds.get(model.name, {}).values()),
@@ -147,7 +148,7 @@ def _become_ready(core: Core, model: Model, instance: Instance, now: float) -> N
     core.recheck(Scope.ALL)
     if loaded and not instance.adopted:
         core.record(
-            "instance ready",
+            JournalEvent.INSTANCE_READY,
             model.name,
             generation=instance.generation,
             load_s=round(now - instance.started_s, 3),
@@ -156,7 +157,10 @@ def _become_ready(core: Core, model: Model, instance: Instance, now: float) -> N
         )
     elif loaded:
         core.record(
-            "instance adopted", model.name, generation=instance.generation, **explain.format_rows(instance.effective)
+            JournalEvent.INSTANCE_ADOPTED,
+            model.name,
+            generation=instance.generation,
+            **explain.format_rows(instance.effective),
         )
     compare_effective(core, model)
     _keep_ready_since(core, instance, now)
@@ -234,7 +238,7 @@ def handle_instance_ended(core: Core, event: InstanceEnded, now: float) -> None:
     elif failure is not None:
         _end_crashed(core, model, instance, failure, now)
     else:
-        core.record("model unloaded", model.name, reason=str(StopReason.BY_HAND))
+        core.record(JournalEvent.MODEL_UNLOADED, model.name, reason=str(StopReason.BY_HAND))
         core.drop_instance(model, State.UNLOADED)
     reason = failure.message or failure.result if failure is not None else "unloaded"
     for holder in instance.leases:
@@ -254,7 +258,9 @@ def _end_stopped(core: Core, model: Model, instance: Instance, failure: LoadFail
     if failure is not None:
         fields |= {"result": failure.result, "exit_code": failure.exit_code}
     freed = sum(core.ledger.holds.get(model.name, {}).values())
-    core.record("model unloaded", model.name, "info" if failure is None else "warning", frees_bytes=freed, **fields)
+    core.record(
+        JournalEvent.MODEL_UNLOADED, model.name, "info" if failure is None else "warning", frees_bytes=freed, **fields
+    )
     model.failures = 0
     core.drop_instance(model, State.UNLOADED)
 
@@ -263,7 +269,7 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
     if failure is None:
         # One that was found running and has not said anything may have been ready for long.
         why = "its unit was stopped" if instance.is_unknown else "its unit was stopped before it was ready"
-        core.record("model unloaded", model.name, "warning", reason=why)
+        core.record(JournalEvent.MODEL_UNLOADED, model.name, "warning", reason=why)
         core.drop_instance(model, State.UNLOADED)
         entry = core.queue.remove(model.name)
         if entry is not None:
@@ -276,7 +282,11 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
     if died_in_warmup and instance.extra_bufts and instance.settings.repack and model.settings is not None:
         stop_using_extra_bufts(core)
         explain.record_ended_badly(
-            core, "warm-up died", model, failure, next="instance died in warm-up, retrying without extra buffer types"
+            core,
+            JournalEvent.WARM_UP_DIED,
+            model,
+            failure,
+            next="instance died in warm-up, retrying without extra buffer types",
         )
         if core.queue.get(model.name) is None:
             core.queue.join(model.name, now).detached = True
@@ -289,7 +299,12 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
     model.failures += 1
     model.retry_at_s = now + get_backoff_s(model.failures)
     explain.record_ended_badly(
-        core, "load failed", model, failure, failures=model.failures, retry_in_s=get_backoff_s(model.failures)
+        core,
+        JournalEvent.LOAD_FAILED,
+        model,
+        failure,
+        failures=model.failures,
+        retry_in_s=get_backoff_s(model.failures),
     )
     _fail_entry(core, model, failure, now)
 
@@ -301,7 +316,7 @@ def _end_crashed(core: Core, model: Model, instance: Instance, failure: LoadFail
     backoff_s = get_backoff_s(model.failures)
     model.failures += 1
     model.failure, model.retry_at_s = failure, now + backoff_s
-    explain.record_ended_badly(core, "instance crashed", model, failure, retry_in_s=backoff_s)
+    explain.record_ended_badly(core, JournalEvent.INSTANCE_CRASHED, model, failure, retry_in_s=backoff_s)
     core.drop_instance(model, State.FAILED)
     entry = core.queue.get(model.name)
     if entry is not None and not entry.detached and backoff_s > 0:

@@ -4,6 +4,7 @@ Asks what a real load asks (`ways`), and does nothing. An instance's line says w
 or stays, in the words of `evict.Why`; the plan as a whole says in a sentence what a user would see happen.
 """
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.descriptions import LoadPlan, PlanDevice, PlanInstance
 from llamactl.protocol.values import State
 from llamactl.sched import explain
@@ -183,7 +184,7 @@ def record_plan(core: Core, model: Model, entry: Entry, choice: Choice, now: flo
                 f"margin_{name}_bytes": device.margin,
             }
     core.record(
-        "load planned",
+        JournalEvent.LOAD_PLANNED,
         model.name,
         outcome=record.outcome,
         why=record.words,

@@ -7,6 +7,7 @@ start, or that somebody stopped, is no attempt: the next load tries again. Figur
 say nothing about what is free now.
 """
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.control_socket import MeasureResult
 from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched import explain
@@ -160,7 +161,13 @@ def handle_measure_ended(core: Core, event: MeasureEnded, now: float) -> None:
         # A load that waits goes on without: it would wait for ever where nothing can be started.
         model.measure_attempts += not event.untried
         model.memory = MemoryStatus.MEASURED if model.min is not None else MemoryStatus.FAILED
-    core.record("measurement failed", model.name, "warning", reason=model.measure_error, attempt=model.measure_attempts)
+    core.record(
+        JournalEvent.MEASUREMENT_FAILED,
+        model.name,
+        "warning",
+        reason=model.measure_error,
+        attempt=model.measure_attempts,
+    )
     core.refuse_all(core.measuring.pop_waiters(model.name), explain.refuse_measure_failed(model))
     if model.state in (State.READY, State.SLEEPING):
         measure_after_load(core, model)

@@ -11,6 +11,7 @@ refused.
 6. Asleep, loading, on its way out, or not loaded: it joins the model's entry.
 """
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.control_socket import Progress
 from llamactl.protocol.values import MemoryStatus, Stage, State
 from llamactl.sched import explain
@@ -67,7 +68,7 @@ def handle_lease_requested(core: Core, event: LeaseRequested, now: float) -> Non
     if model.state is State.READY and instance is not None:
         if event.stale_generation == instance.generation and not instance.suspect_until_s:  # 3
             instance.suspect_until_s = now + RECALL_S
-            core.record("instance doubted", model.name, "warning", why="a front cannot connect to it")
+            core.record(JournalEvent.INSTANCE_DOUBTED, model.name, "warning", why="a front cannot connect to it")
         if instance.is_granting:  # 2
             grant_lease(core, instance, waiter, now)
             return
@@ -158,7 +159,7 @@ def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> N
         if entry is None:
             core.refuse_all([waiter], explain.refuse_not_loaded(model, "unload"))
         else:
-            core.record("load cancelled", model.name, reason=str(StopReason.COMMAND))
+            core.record(JournalEvent.LOAD_CANCELLED, model.name, reason=str(StopReason.COMMAND))
             core.complete(waiter, model.name)
         return
     if model.state is State.STOPPING and not event.wait:
@@ -195,7 +196,7 @@ def handle_pin_requested(core: Core, event: PinRequested, now: float) -> None:
         return
     send_note(core, instance, pinned=event.pinned)
     keep_if_pinned(core, model, now)
-    core.record("model pinned" if event.pinned else "model unpinned", model.name)
+    core.record(JournalEvent.MODEL_PINNED if event.pinned else JournalEvent.MODEL_UNPINNED, model.name)
     core.complete(event.waiter, model.name)
     core.recheck(Scope.ALL)
 
@@ -247,7 +248,7 @@ def cancel_entry(core: Core, entry: Entry) -> None:
     """Nobody waits for this load any more."""
     core.queue.remove(entry.model)
     model = core.models[entry.model]
-    core.record("load cancelled", model.name, reason=str(StopReason.UNWANTED))
+    core.record(JournalEvent.LOAD_CANCELLED, model.name, reason=str(StopReason.UNWANTED))
     if model.state is State.LOADING:
         stop_unit(core, model, StopReason.UNWANTED)
 

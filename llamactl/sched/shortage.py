@@ -8,6 +8,7 @@ unloaded. There is one next try, and none where nothing of ours holds memory the
 
 import re
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.values import LoadFailure
 from llamactl.sched.breakdowns import HOST
 from llamactl.sched.core import Core
@@ -56,7 +57,7 @@ def learn_from_failure(core: Core, model: Model, instance: Instance, failure: Lo
         return False
     model.retried = True
     core.record(
-        "memory need raised",
+        JournalEvent.MEMORY_NEED_RAISED,
         model.name,
         "warning",
         reason=failure.message,

@@ -11,6 +11,7 @@ left that it could serve. Going to sleep is the same way with another order at i
 lease.
 """
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.control_socket import Progress, Recall, RecallCancelled
 from llamactl.protocol.values import Stage, State
 from llamactl.sched.core import Core
@@ -89,7 +90,10 @@ def call_off_takedown(core: Core, model: Model, why: str, now: float) -> None:
     for holder in instance.leases:
         core.notify(holder, RecallCancelled(model=model.name, generation=instance.generation))
     core.record(
-        "victim spared", model.name, why=why, **({"for_model": takedown.for_model} if takedown.for_model else {})
+        JournalEvent.VICTIM_SPARED,
+        model.name,
+        why=why,
+        **({"for_model": takedown.for_model} if takedown.for_model else {}),
     )
     core.recheck(Scope.HEAD)
     serve_waiters(core, model, now)
@@ -182,7 +186,7 @@ def handle_stop_answered(core: Core, event: StopAnswered, now: float) -> None:
     takedown.ordered = False
     if event.silent and instance.unwanted and not instance.leases:
         why = "it does not answer the order to stop"
-        core.record("instance unresponsive", model.name, "warning", why=why, next="its unit is stopped")
+        core.record(JournalEvent.INSTANCE_UNRESPONSIVE, model.name, "warning", why=why, next="its unit is stopped")
         how = f"systemd stops it, and kills it after {core.settings.stop_timeout_s:g} s"
         tell_unloaders(core, model, f"{why}: {how}")
         stop_unit(core, model, StopReason.COMMAND)

@@ -13,6 +13,7 @@ import sys
 
 from llamactl import __version__
 from llamactl.errors import LlamactlError
+from llamactl.journal_events import JournalEvent
 from llamactl.paths import Paths, acquire_paths
 from llamactl.supervisor.daemon import Supervisor
 from llamactl.systemd.journal import configure, get_logger
@@ -43,10 +44,10 @@ async def run(paths: Paths) -> int:
     try:
         await supervisor.start(acquire_group("llamactl-admin"), acquire_group("llamactl-model"))
     except (ManagerError, OSError) as error:
-        _log.error("supervisor not started", reason=str(error))
+        _log.error(JournalEvent.SUPERVISOR_NOT_STARTED, reason=str(error))
         return 1
     notifier.ready()
-    _log.info("supervisor started", version=__version__, control=str(paths.control_socket))
+    _log.info(JournalEvent.SUPERVISOR_STARTED, version=__version__, control=str(paths.control_socket))
     _feed_watchdog(loop, notifier)
     reloads = loop.create_task(_serve_reloads(reload, supervisor, notifier))
     status = 0
@@ -54,13 +55,15 @@ async def run(paths: Paths) -> int:
     await ended.wait()
     if supervisor.broken.done():
         _log.critical(
-            "supervisor broken", reason="an internal error; it starts anew", exc_info=supervisor.broken.exception()
+            JournalEvent.SUPERVISOR_BROKEN,
+            reason="an internal error; it starts anew",
+            exc_info=supervisor.broken.exception(),
         )
         status = 1
     notifier.stopping()
     reloads.cancel()
     await supervisor.stop()
-    _log.info("supervisor stopped")
+    _log.info(JournalEvent.SUPERVISOR_STOPPED)
     return status
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llamactl.journal_events import JournalEvent
 from llamactl.names import Role, parse_unit
 from llamactl.protocol.lines import VERSION
 from llamactl.protocol.report_socket import (
@@ -157,7 +158,9 @@ class Children:
         who = parse_unit(peer.unit) if peer.unit else None
         self._peers[connection] = who
         if who is None:
-            _log.warning("report refused", pid=peer.pid, unit=peer.unit or "none", reason="not a unit of llamactl")
+            _log.warning(
+                JournalEvent.REPORT_REFUSED, pid=peer.pid, unit=peer.unit or "none", reason="not a unit of llamactl"
+            )
             connection.refuse(
                 f"process {peer.pid} is in no unit of llamactl: only instances and measure children report here"
             )
@@ -196,7 +199,7 @@ class Children:
                 previous.connection.close()
             connection.send(ChildWelcome(version=VERSION))
             return
-        _log.warning("report refused", unit_slug=slug, reason="greeting does not agree with its unit")
+        _log.warning(JournalEvent.REPORT_REFUSED, unit_slug=slug, reason="greeting does not agree with its unit")
 
     def _handle_closed(self, connection: LineConnection) -> None:
         who = self._peers.pop(connection, None)

@@ -13,6 +13,7 @@ from llamactl.child.extra import choose_unenforced
 from llamactl.config.changes import describe_changes
 from llamactl.config.heads import HeadCache
 from llamactl.config.load import load_config
+from llamactl.journal_events import JournalEvent
 from llamactl.paths import Paths
 from llamactl.protocol.control_socket import ReloadResult
 from llamactl.settings import Config, FrontSettings, ModelSettings
@@ -39,14 +40,14 @@ class Configuration:
         self._has_read = True
         for problem in self.current.problems:
             _log.warning(
-                "configuration problem",
+                JournalEvent.CONFIGURATION_PROBLEM,
                 file=problem.file,
                 where=problem.where,
                 model=problem.model,
                 reason=problem.message,
             )
         for name in self.current.unusable:
-            _log.warning("setting not in force", key=name, reason=_UNUSABLE)
+            _log.warning(JournalEvent.SETTING_NOT_IN_FORCE, key=name, reason=_UNUSABLE)
 
     def keep_hidden(self, found: Iterable[ModelSettings]) -> None:
         """A model that runs and may stand in a file that cannot be read is configured as it was started."""
@@ -69,7 +70,10 @@ class Configuration:
         for model in self.current.models.values():
             for limit, controller in choose_unenforced(model.extra, controllers).items():
                 _log.warning(
-                    "limit not enforced", model=model.name, limit=limit, reason=f"no {controller} controller here"
+                    JournalEvent.LIMIT_NOT_ENFORCED,
+                    model=model.name,
+                    limit=limit,
+                    reason=f"no {controller} controller here",
                 )
 
 
@@ -105,7 +109,7 @@ def describe_reload(
 def log_reload(config: Config, result: ReloadResult) -> None:
     """The journal's line of a reload."""
     _log.info(
-        "configuration reloaded",
+        JournalEvent.CONFIGURATION_RELOADED,
         models=len(config.models),
         added=list(result.added),
         removed=list(result.removed),

@@ -6,6 +6,7 @@ differ. Since this supervisor's start: a counter that falls back to zero is what
 
 from dataclasses import dataclass, field
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.descriptions import ModelCounters
 from llamactl.sched.events import Record
 
@@ -30,14 +31,14 @@ class Counters:
             return
         counts = self._models.setdefault(record.model, _Counts())
         match record.event:
-            case "instance ready":
+            case JournalEvent.INSTANCE_READY:
                 counts.loads += 1
                 counts.load_seconds += float(record.fields.get("load_s", 0.0))
-            case "load failed":
+            case JournalEvent.LOAD_FAILED:
                 counts.load_failures += 1
-            case "instance crashed":
+            case JournalEvent.INSTANCE_CRASHED:
                 counts.crashes += 1
-            case "model unloaded":
+            case JournalEvent.MODEL_UNLOADED:
                 reason = str(record.fields.get("reason", "unknown"))
                 counts.unloads[reason] = counts.unloads.get(reason, 0) + 1
 

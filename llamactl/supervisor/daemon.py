@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.journal_events import JournalEvent
 from llamactl.names import Role
 from llamactl.paths import Paths
 from llamactl.protocol.control_socket import (
@@ -100,7 +101,7 @@ class Supervisor:
         self._configuration.keep_hidden(run.settings for run in found)
         self._apply_configuration()
         for run in found:
-            _log.info("instance found", model=run.settings.name, unit=run.unit, pid=run.pid)
+            _log.info(JournalEvent.INSTANCE_FOUND, model=run.settings.name, unit=run.unit, pid=run.pid)
             self.dispatch(events.InstanceFound(run.settings.name, run.generation, run.settings))
         self._started = True
         await self._children.listen(self._paths.report_socket, model_group)
@@ -133,7 +134,7 @@ class Supervisor:
         try:
             return await self._reload()
         except Exception as error:
-            _log.error("reload failed", reason=f"internal error: {type(error).__name__}", exc_info=error)
+            _log.error(JournalEvent.RELOAD_FAILED, reason=f"internal error: {type(error).__name__}", exc_info=error)
             raise LlamactlError(ErrorCode.INTERNAL, f"cannot reload: internal error: {type(error).__name__}") from error
 
     async def _reload(self) -> ReloadResult:
@@ -205,7 +206,7 @@ class Supervisor:
         try:
             total, available = acquire_host_memory()
         except (OSError, ValueError) as error:
-            _log.warning("host memory unknown", reason=str(error))
+            _log.warning(JournalEvent.HOST_MEMORY_UNKNOWN, reason=str(error))
             return
         for effect in self._scheduler.handle(events.HostRead(total, available), time.monotonic()):
             self._runner.run(effect)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from llamactl.journal_events import JournalEvent
 from llamactl.sched.events import FilesSeen
 from llamactl.settings import ModelSettings, list_files
 from llamactl.systemd.journal import get_logger
@@ -74,5 +75,5 @@ def _look_at_each(models: Iterable[ModelSettings], seen: dict[str, str]) -> None
         try:
             seen[model.name] = format_files(acquire_files(model))
         except OSError as error:
-            _log.debug("files not looked at", model=model.name, reason=str(error))
+            _log.debug(JournalEvent.FILES_NOT_LOOKED_AT, model=model.name, reason=str(error))
             seen[model.name] = ""

@@ -11,6 +11,7 @@ from collections import deque
 
 import msgspec
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.descriptions import Decision, Ending
 from llamactl.quantities import format_bytes
 from llamactl.sched.events import Record
@@ -20,18 +21,23 @@ MAX_DECISIONS = 5
 MAX_ENDINGS = 1024
 """Models whose last end is known; the one that ended first is forgotten."""
 
-_ENDINGS = ("model unloaded", "load failed", "load refused", "instance crashed")
-_DECISIONS = (
-    "load waits",
-    "load refused",
-    "load cancelled",
-    "victim chosen",
-    "victim drained",
-    "victim spared",
-    "instance asleep",
-    "model unloaded",
+_ENDINGS = (
+    JournalEvent.MODEL_UNLOADED,
+    JournalEvent.LOAD_FAILED,
+    JournalEvent.LOAD_REFUSED,
+    JournalEvent.INSTANCE_CRASHED,
 )
-_BEGINNINGS = ("instance spawned", "instance woken")
+_DECISIONS = (
+    JournalEvent.LOAD_WAITS,
+    JournalEvent.LOAD_REFUSED,
+    JournalEvent.LOAD_CANCELLED,
+    JournalEvent.VICTIM_CHOSEN,
+    JournalEvent.VICTIM_DRAINED,
+    JournalEvent.VICTIM_SPARED,
+    JournalEvent.INSTANCE_ASLEEP,
+    JournalEvent.MODEL_UNLOADED,
+)
+_BEGINNINGS = (JournalEvent.INSTANCE_SPAWNED, JournalEvent.INSTANCE_WOKEN)
 
 
 class History:
@@ -45,10 +51,10 @@ class History:
 
     def add(self, record: Record, time_s: float) -> None:
         """Remember what is worth it. `time_s`: now."""
-        if record.event == "load decided":
+        if record.event == JournalEvent.LOAD_DECIDED:
             self._needs.append(_describe_need(record))
         elif record.event in _BEGINNINGS:
-            self._decide(record, "load decided", time_s, "; ".join(self._needs))
+            self._decide(record, JournalEvent.LOAD_DECIDED, time_s, "; ".join(self._needs))
             self._needs = []
         elif (
             record.event in _DECISIONS and record.fields.get("reason") != StopReason.EVICTED
@@ -100,6 +106,6 @@ def _describe_need(record: Record) -> str:
 def _describe_end(record: Record) -> str:
     fields = record.fields
     reason = str(fields.get("reason", ""))
-    if record.event == "model unloaded" and "result" in fields:
+    if record.event == JournalEvent.MODEL_UNLOADED and "result" in fields:
         return f"{reason}; its unit ended with {fields['result']} {fields['exit_code']}"
     return reason or str(fields.get("why") or fields.get("result", ""))

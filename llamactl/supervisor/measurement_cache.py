@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.values import Breakdown, Facts, Row
 from llamactl.sched.breakdowns import get_rpc_server, list_device_rows, sees_device, strip_unmeasured
 from llamactl.settings import ModelSettings
@@ -127,7 +128,7 @@ class MeasurementCache:
         except FileNotFoundError:
             return
         except (OSError, msgspec.DecodeError, RecursionError) as error:
-            _log.warning("measurement cache dropped", path=str(self._path), reason=str(error))
+            _log.warning(JournalEvent.MEASUREMENT_CACHE_DROPPED, path=str(self._path), reason=str(error))
             with contextlib.suppress(OSError):
                 self._path.unlink()
             return
@@ -148,7 +149,7 @@ class MeasurementCache:
         try:
             write_private(self._path, msgspec.json.encode(_File(format=FORMAT, entries=self._entries)))
         except OSError as error:
-            _log.warning("measurement cache not written", path=str(self._path), reason=str(error))
+            _log.warning(JournalEvent.MEASUREMENT_CACHE_NOT_WRITTEN, path=str(self._path), reason=str(error))
 
 
 def write_private(path: Path, data: bytes) -> None:

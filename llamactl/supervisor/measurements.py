@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from llamactl.journal_events import JournalEvent
 from llamactl.names import Role, format_slug
 from llamactl.paths import Paths
 from llamactl.protocol.report_socket import ChildState, Report
@@ -138,7 +139,7 @@ class Measurements:
             look = asyncio.to_thread(acquire_key_parts, effect.settings, effect.extra_bufts)
             wanted.parts = await asyncio.wait_for(look, LOOK_S)
         except OSError as error:  # TimeoutError is one
-            _log.debug("measurement not looked up", model=effect.settings.name, reason=str(error))
+            _log.debug(JournalEvent.MEASUREMENT_NOT_LOOKED_UP, model=effect.settings.name, reason=str(error))
         if self._wanted is not wanted:  # stopped meanwhile
             return
         files = format_files(wanted.parts.files) if wanted.parts is not None else ""

@@ -21,6 +21,7 @@ from llamactl.child.orders import ChildEnvironment
 from llamactl.child.properties import Surroundings, choose_measure_properties, choose_model_properties
 from llamactl.config.permissions import explain_unreadable
 from llamactl.errors import LlamactlError
+from llamactl.journal_events import JournalEvent
 from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit
 from llamactl.paths import Paths
 from llamactl.protocol.report_socket import ChildRole
@@ -122,9 +123,9 @@ class Units:
         try:
             await self.manager.reset_failed(unit)
         except ManagerError as error:
-            _log.warning("failed unit not reset", unit=unit, reason=str(error))
+            _log.warning(JournalEvent.FAILED_UNIT_NOT_RESET, unit=unit, reason=str(error))
         else:
-            _log.info("failed unit reset", unit=unit, reason="its model is in the configuration no more")
+            _log.info(JournalEvent.FAILED_UNIT_RESET, unit=unit, reason="its model is in the configuration no more")
 
     async def close(self) -> None:
         """End the connection. Models run on; measure children, whose figures nobody would take, are stopped."""
@@ -233,7 +234,7 @@ class Units:
         try:
             await self.manager.stop_unit(run.unit)
         except ManagerError as error:
-            _log.error("stop failed", model=run.settings.name, unit=run.unit, reason=str(error))
+            _log.error(JournalEvent.STOP_FAILED, model=run.settings.name, unit=run.unit, reason=str(error))
 
     def _handle_unit_event(self, event: UnitEvent) -> None:
         match event:
@@ -247,7 +248,7 @@ class Units:
                     self._tasks.spawn(self._report_end(run, event))
 
     def _handle_lost(self, reason: str) -> None:
-        _log.error("systemd connection lost", reason=reason)
+        _log.error(JournalEvent.SYSTEMD_CONNECTION_LOST, reason=reason)
 
     def _run_of(self, unit: str) -> Run | None:
         return next((run for run in self._runs.values() if run.unit == unit and not run.ended), None)
@@ -278,7 +279,7 @@ class Units:
         try:
             return await asyncio.wait_for(asyncio.to_thread(explain_unreadable, self._paths, run.settings), LOOK_S)
         except OSError as error:  # TimeoutError is one
-            _log.debug("files not looked at", model=run.settings.name, reason=str(error))
+            _log.debug(JournalEvent.FILES_NOT_LOOKED_AT, model=run.settings.name, reason=str(error))
             return ""
 
     def _end(self, run: Run, failure: LoadFailure | None) -> None:
@@ -296,7 +297,12 @@ async def _find_last_log_lines(run: Run) -> str:
     try:
         return await acquire_last_log_lines(run.unit, run.generation)
     except Exception as error:
-        _log.error("last words not read", unit=run.unit, reason=f"{type(error).__name__}: {error}", exc_info=error)
+        _log.error(
+            JournalEvent.LAST_LOG_LINES_NOT_READ,
+            unit=run.unit,
+            reason=f"{type(error).__name__}: {error}",
+            exc_info=error,
+        )
         return ""
 
 
@@ -309,7 +315,9 @@ def _adopt(snapshot: UnitSnapshot) -> Run | None:
         generation = snapshot.environment[variables.GENERATION]
     except (KeyError, msgspec.DecodeError, msgspec.ValidationError) as error:
         _log.warning(
-            "unit ignored", unit=snapshot.unit, reason=f"its environment does not say which model it is: {error}"
+            JournalEvent.UNIT_IGNORED,
+            unit=snapshot.unit,
+            reason=f"its environment does not say which model it is: {error}",
         )
         return None
     return Run(snapshot.role, snapshot.slug, generation, settings, pid=snapshot.main_pid)

@@ -11,6 +11,7 @@ from llamactl import endpoints
 from llamactl.errors import ERROR_TABLE
 from llamactl.front.http import connection_state
 from llamactl.front.routes import ROUTES
+from llamactl.journal_events import Teller, format_table
 from llamactl.protocol import control_socket, descriptions, lines, report_socket, values
 from llamactl.sched.states import TRANSITIONS
 
@@ -104,6 +105,19 @@ def test_diagram_of_phases_is_the_table() -> None:
     told = {(str(before), str(after), event.replace("_", " ")) for before, event, after in arrows}
     assert set(drawn) == {arrow for arrow in told if arrow[1] != "closed"}
     assert {before for before, after, _ in told if after == "closed"} == set(map(str, table))
+
+
+@pytest.mark.parametrize(
+    ("heading", "teller"),
+    [
+        ("The supervisor", Teller.SUPERVISOR),
+        ("The front", Teller.FRONT),
+        ("Instances and measure children", Teller.CHILD),
+    ],
+)
+def test_every_event_of_the_journal_is_listed_with_what_it_means(heading: str, teller: Teller) -> None:
+    rows = read_sections(DOCS / "journal.md")[heading][""].split("|---|---|\n")[1].strip().splitlines()
+    assert rows == format_table(teller)
 
 
 def test_every_error_is_listed_with_its_numbers() -> None:

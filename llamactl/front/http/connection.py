@@ -33,6 +33,7 @@ from llamactl.front.http.read_gate import AHEAD, BODY, MAX_AHEAD_BYTES, ReadGate
 from llamactl.front.http.sending import SendWatch
 from llamactl.front.http.upstream import Upstream
 from llamactl.front.http.wire import RequestHead, WireError
+from llamactl.journal_events import JournalEvent
 
 LINGER_S = 2.0
 _NO_RECORD = RequestRecord(b"", b"", b"", b"", 0.0)
@@ -336,7 +337,9 @@ class ClientConnection(asyncio.Protocol):
     def _refuse_body(self, error: LlamactlError) -> None:
         """The body cannot be taken, or says something that cannot be meant."""
         if error.code is ErrorCode.NO_STORAGE:
-            self._host.log.warning("body not kept", why=str(error), received_bytes=self.requests.received_bytes)
+            self._host.log.warning(
+                JournalEvent.BODY_NOT_KEPT, why=str(error), received_bytes=self.requests.received_bytes
+            )
         head = self.requests.head
         self._refuse(error.kind.http_status, partial(format_refusal, error, b"" if head is None else head.path))
 

@@ -10,6 +10,7 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.chat.capabilities import Capabilities
 from llamactl.instance.chat.template import CHATML, ChatTemplate, Messages, Template
 from llamactl.instance.llama.chat import apply_builtin_template, list_builtin_templates
+from llamactl.journal_events import JournalEvent
 from llamactl.systemd.journal import get_logger
 from llamactl.template.faults import find_fault
 
@@ -31,7 +32,7 @@ def choose_template(configured: str, in_file: str | None, bos_token: str, eos_to
             fault = template.find_excess()
             if not fault:
                 return template
-    log.warning("chat template unusable", reason=fault, configured=bool(configured))
+    log.warning(JournalEvent.CHAT_TEMPLATE_UNUSABLE, reason=fault, configured=bool(configured))
     return UnusableTemplate(source, fault)
 
 

@@ -18,6 +18,7 @@ from typing import Protocol
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.jobs import Deliveries, FailureEvent, Job
 from llamactl.instance.llama.thread import ComputeThread
+from llamactl.journal_events import JournalEvent
 from llamactl.systemd.journal import get_logger
 
 log = get_logger()
@@ -183,7 +184,7 @@ class Engine:
         except EngineBroken:
             raise
         except Exception as error:
-            log.exception("engine step failed")
+            log.exception(JournalEvent.ENGINE_STEP_FAILED)
             self._fail_all(f"the engine failed: {error}")
             return
         if deliveries:

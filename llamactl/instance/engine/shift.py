@@ -13,6 +13,7 @@ from llamactl.instance.engine.cache import PrefixCache
 from llamactl.instance.engine.sequence import Sequence
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.loading import Loaded
+from llamactl.journal_events import JournalEvent
 from llamactl.settings import ModelSettings
 from llamactl.systemd.journal import get_logger
 
@@ -85,6 +86,6 @@ def choose_context_shift(settings: ModelSettings, loaded: Loaded) -> ContextShif
     elif not llama.llama_memory_can_shift(llama.llama_get_memory(loaded.context)):
         reason = "llama.cpp cannot move what this context holds; with a sliding window, swa_full = true helps"
     if reason:
-        log.warning("context shift unavailable", architecture=loaded.facts.architecture, reason=reason)
+        log.warning(JournalEvent.CONTEXT_SHIFT_UNAVAILABLE, architecture=loaded.facts.architecture, reason=reason)
         return None
     return ContextShift(loaded.facts.n_ctx, loaded.facts.n_ctx_train, loaded.model.vocabulary.adds_bos)

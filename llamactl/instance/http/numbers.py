@@ -6,6 +6,7 @@ taken for other words, and the answers are wrong without an error.
 import re
 from typing import Any
 
+from llamactl.journal_events import JournalEvent
 from llamactl.systemd.journal import get_logger
 
 log = get_logger()
@@ -41,7 +42,7 @@ class NumberWatch:
             return
         self._has_warned = True
         log.warning(
-            "token numbers of another vocabulary",
+            JournalEvent.TOKENS_OF_ANOTHER_VOCABULARY,
             model=self._model,
             asked_for=asked_for,
             reason="the client sends token numbers under a name of OpenAI's, whose vocabulary is not this model's",

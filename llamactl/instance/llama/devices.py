@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from llamactl.child.orders import ChildEnvironment
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.values import DeviceList, Row, RowKind
 from llamactl.systemd.journal import get_logger
 
@@ -36,7 +37,7 @@ def list_devices(environment: ChildEnvironment) -> DeviceList:
         except ServerBusy:
             busy.append(server)
         except OSError as error:
-            log.warning("devices left out", server=server, reason=str(error))
+            log.warning(JournalEvent.DEVICES_LEFT_OUT, server=server, reason=str(error))
     llama.llama_backend_init()
     return msgspec.structs.replace(acquire_device_list(), busy=tuple(busy))
 
@@ -85,7 +86,7 @@ def read_nvml_rows(nvml: Any, ids: Mapping[str, str]) -> tuple[Row, ...] | None:
             text = bus_id.decode() if isinstance(bus_id, bytes) else bus_id
             free[shorten_bus_id(text)] = int(nvml.nvmlDeviceGetMemoryInfo(handle).free)
     except (nvml.NVMLError, OSError) as error:
-        log.debug("nvml not used", reason=str(error))
+        log.debug(JournalEvent.NVML_NOT_USED, reason=str(error))
         return None
     if not all(shorten_bus_id(bus_id) in free for bus_id in ids.values()):
         return None
