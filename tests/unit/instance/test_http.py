@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-import socket
 from pathlib import Path
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from llamactl.instance.serve import _bind_socket, _serve_http
+from llamactl.instance.serve import _serve_http
+from llamactl.sockets import bind_unix_socket
 
 UPGRADE = (
     b"GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -25,7 +25,7 @@ def test_web_socket_is_answered_as_a_plain_request_and_nothing_is_logged(
         await send({"type": "http.response.body", "body": b""})
 
     async def run() -> bytes:
-        listener: socket.socket = _bind_socket(tmp_path / "http.sock")
+        listener = bind_unix_socket(tmp_path / "http.sock", 16)
         async with _serve_http(listener, answer):
             reader, writer = await asyncio.open_unix_connection(str(tmp_path / "http.sock"))
             writer.write(UPGRADE)
