@@ -17,6 +17,7 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.cache import PrefixCache
 from llamactl.instance.engine.ends import is_at_end, is_at_limit
 from llamactl.instance.engine.engine import EngineBroken, explain_decode
+from llamactl.instance.engine.filling import fill_batch
 from llamactl.instance.engine.grammars import GrammarError
 from llamactl.instance.engine.jobs import (
     Deliveries,
@@ -132,7 +133,7 @@ class Generator:
         is_media_decoded, failed = self._decode_media()
         if failed:
             return failed
-        self._fill()
+        fill_batch(self._batch, self._running, self.cache)
         if not self._batch.n_tokens:
             if not is_media_decoded:
                 self._stuck_at = n_encoded
@@ -263,30 +264,6 @@ class Generator:
         self.stats.n_decodes += 1
         failures = self._check(self.media.decode(step, self.cache), step.n_tokens)
         return failures is None, failures or []
-
-    def _fill(self) -> None:
-        """Generating sequences first, so that no prompt delays them by more than one chunk."""
-        self._batch.clear()
-        for sequence in sorted(self._running, key=lambda s: s.n_pending > 1):
-            assert sequence.prefix is not None
-            sequence.output_index = sequence.probe_index = -1
-            n_take = min(sequence.next_text, self._batch.room)
-            probe = sequence.next_probe
-            if probe is not None:
-                n_take = min(n_take, probe + 1 - sequence.n_past)
-            if n_take == 0:
-                continue
-            is_last = n_take == sequence.n_pending
-            chunk = sequence.tokens[sequence.n_past : sequence.n_past + n_take]
-            is_probe = probe is not None and sequence.n_past + n_take == probe + 1
-            position = sequence.n_past - sequence.n_spared
-            index = self._batch.add(sequence.prefix.id, chunk, position, output_last=is_last or is_probe)
-            self.cache.extend(sequence.prefix, chunk)
-            sequence.n_past += n_take
-            if is_last:
-                sequence.output_index = index
-            if is_probe:
-                sequence.probe_index = index
 
     def _check(self, result: int, n_tokens: int) -> Deliveries | None:
         """Of a decode. None: done. Else what to tell those whose requests ended with it."""

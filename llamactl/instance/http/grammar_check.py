@@ -13,7 +13,7 @@ PATIENCE_S = 20.0
 """For one's turn, and again for the check itself."""
 
 
-class GrammarDesk:
+class GrammarChecker:
     """Of one loaded model; used on the event loop's thread."""
 
     def __init__(self, aside: Aside) -> None:

@@ -46,7 +46,7 @@ from llamactl.instance.engine.places import keep_text
 from llamactl.instance.engine.sampling import needs_preparation, prepare_samplers
 from llamactl.instance.http.chats import ChatPlan, ChatPlanner
 from llamactl.instance.http.formats import Frame, format_params
-from llamactl.instance.http.grammar_check import GrammarDesk
+from llamactl.instance.http.grammar_check import GrammarChecker
 from llamactl.instance.http.media_prompts import MediaPrompts
 from llamactl.instance.http.numbers import NumberWatch
 from llamactl.instance.http.parameters import (
@@ -102,8 +102,8 @@ class Service:
         return self.prompts.aside
 
     @cached_property
-    def grammars(self) -> GrammarDesk:
-        return GrammarDesk(self.aside)
+    def grammars(self) -> GrammarChecker:
+        return GrammarChecker(self.aside)
 
     @cached_property
     def numbers(self) -> NumberWatch:

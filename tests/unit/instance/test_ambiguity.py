@@ -14,7 +14,7 @@ from llamactl.instance.engine.background import Aside
 from llamactl.instance.grammar.ambiguity import AmbiguityError, check_ambiguity
 from llamactl.instance.grammar.gbnf import SchemaError
 from llamactl.instance.grammar.schema import format_grammar
-from llamactl.instance.http.grammar_check import GrammarDesk
+from llamactl.instance.http.grammar_check import GrammarChecker
 from tests.unit.instance.test_schema import JSON
 
 BOMBS = {
@@ -122,7 +122,7 @@ def test_check_that_hangs_holds_up_the_next_one_only_so_long_and_not_the_pool() 
 
     async def run() -> None:
         aside = Aside()
-        desk = GrammarDesk(aside)
+        desk = GrammarChecker(aside)
         first = asyncio.ensure_future(desk.run(hang))
         await asyncio.to_thread(begun.wait, 30)
         with pytest.raises(LlamactlError) as refusal:
