@@ -202,7 +202,7 @@ class GlobalSettings(FrontSettings, frozen=True, kw_only=True):
     host_budget_bytes: int | None = None
     """What all instances together may hold of host memory; None: no such limit."""
     refresh_s: float = 60.0
-    """Figures of the devices' free memory that are older are read anew before a load is decided; 0: never."""
+    """Figures of the devices' free memory that are older are read again before a load is decided; 0: never."""
     max_loaded: int = 0
     """Instances at one time; 0: any number."""
     strict: bool = False

@@ -53,6 +53,7 @@ class ChildEnvironment:
     llama_debug: bool = False
 
     def margin_bytes(self, device: str) -> int:
+        """What fitting must leave free on this device."""
         return self.margins_bytes.get(device, self.margins_bytes.get("", 0))
 
 

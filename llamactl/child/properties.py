@@ -7,7 +7,7 @@ held by AddRef= alone.
 
 The sandbox: a dynamic user in the models' group, no network but the RPC servers that the model names, everything
 read-only, homes hidden. Of the runtime directory it sees its own part and the report socket's: both as directories,
-since a bound file would go on showing a socket that was bound anew. Its own part is made by RuntimeDirectory=, which
+since a bound file would go on showing a socket that was bound again. Its own part is made by RuntimeDirectory=, which
 stays out of /run/private only because it is not preserved; the front reaches it through the group. An empty BindPaths=
 or BindReadOnlyPaths= would reset both lists, so empty ones are left out.
 """

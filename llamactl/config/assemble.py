@@ -64,6 +64,9 @@ def assemble_config(
     previous: Config | None,
     problems: list[Problem],
 ) -> Config:
+    """One configuration of all drafts: names and aliases once each, files that are there; what is wrong is added to
+    `problems`.
+    """
     models: dict[str, ModelSettings] = {}
     invalid: dict[str, InvalidModel] = {}
     owners: dict[str, tuple[str, str]] = {}

@@ -99,6 +99,7 @@ def show_value(value: object) -> str:
 
 
 def show_plain(value: object) -> str:
+    """A default as the documentation shows it; empty where there is none."""
     if isinstance(value, tuple):
         return f"`{', '.join(map(str, value))}`" if value else ""
     return f"`{str(value).lower()}`" if value not in ("", (), {}, None) else ""
@@ -338,6 +339,7 @@ def _parse_margin(device: str, size: object) -> int:
 
 
 def make_integer(low: int, high: int = MAX_INT, words: dict[str, int] | None = None) -> Kind:
+    """Integers within these limits; `words` stand for some of them."""
     names = words or {}
     spelled = "".join(f' or "{word}"' for word in names)
     limits = f"an integer of {low} or more" if high == MAX_INT else f"an integer from {low} to {high}"
@@ -359,6 +361,7 @@ def make_integer(low: int, high: int = MAX_INT, words: dict[str, int] | None = N
 
 
 def make_number(low: float, high: float) -> Kind:
+    """Numbers within these limits."""
     limits = f"number from {low:g} to {high:g}"
 
     def parse(value: object) -> float:
@@ -370,6 +373,7 @@ def make_number(low: float, high: float) -> Kind:
 
 
 def make_choice(choices: tuple[str, ...], empty: bool = False) -> Kind:
+    """One of these texts; with `empty`, none is right, too."""
     listed = ", ".join(f'"{choice}"' for choice in choices)
 
     def parse(value: object) -> str:
@@ -381,6 +385,8 @@ def make_choice(choices: tuple[str, ...], empty: bool = False) -> Kind:
 
 
 def make_duration(never: bool) -> Kind:
+    """Times in seconds; with `never`, 0 and "infinity" mean no limit and become 0."""
+
     def parse(value: object) -> float:
         seconds = parse_duration(value)
         if never:
@@ -397,6 +403,7 @@ def _show_duration(seconds: float) -> str:
 
 
 def parse_finite_duration(value: object) -> float:
+    """Seconds; raises ValueError for "infinity" as well."""
     seconds = parse_duration(value)
     if math.isinf(seconds):
         raise ValueError("must be a time that ends, as in '5s'")

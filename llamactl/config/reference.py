@@ -48,7 +48,7 @@ def _format_row(cells: list[str]) -> str:
 
 
 def fill_document(text: str) -> str:
-    """A document with all tables between its markers made anew."""
+    """A document with all tables between its markers made again."""
     return _BLOCK.sub(lambda match: match[1] + format_keys(match[2]) + match[3], text)
 
 

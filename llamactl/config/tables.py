@@ -31,9 +31,11 @@ class Place:
     model: str = ""
 
     def at(self, key: str) -> str:
+        """The dotted name of a key here."""
         return f"{self.table}.{format_key(key)}" if self.table else format_key(key)
 
     def report(self, message: str, key: str = "", hint: str = "", fatal: bool = True) -> Problem:
+        """A finding about this table, or about one key of it."""
         where = self.at(key) if key else self.table
         return Problem(file=self.file, where=where, message=message, hint=hint, model=self.model, fatal=fatal)
 

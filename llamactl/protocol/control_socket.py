@@ -292,7 +292,7 @@ class ReloadResult(Message, frozen=True, kw_only=True, tag="reloaded"):
     mended: tuple[str, ...] = ()
     """Models that can be used, and could not before."""
     replaced: tuple[str, ...] = ()
-    """Models whose settings are the same and whose files are others: they are measured anew."""
+    """Models whose settings are the same and whose files are others: they are measured again."""
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     """Of directories in which something else is found now: names of models, by the directory below that has them."""
     problems: tuple[str, ...] = ()

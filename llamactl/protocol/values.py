@@ -65,6 +65,7 @@ class Row(Value, frozen=True, kw_only=True):
 
     @property
     def used(self) -> int:
+        """Bytes that the model takes there."""
         return self.model + self.context + self.compute
 
 

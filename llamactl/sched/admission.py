@@ -15,8 +15,8 @@ For each entry, in order:
 A model that is asleep and wanted is decided like a load: what it takes beyond its residue must be there, and its place
 is its own already.
 
-The plan is made anew after each change. What was recalled for an older plan and is in the new one no more is called
-off.
+The plan is made again after each change. What was recalled for an older plan and is no longer in the new one is
+called off.
 """
 
 from collections.abc import Mapping

@@ -32,6 +32,7 @@ from llamactl.settings import ModelSettings, list_files
 
 
 def handle_configured(core: Core, event: Configured, now: float) -> None:
+    """Take over what was read: models that came, went or changed, and what of their figures and waiters that voids."""
     config, timeout_before_s = event.config, core.settings.measure_timeout_s
     core.config = config
     core.ledger.settings = config.settings
@@ -116,6 +117,7 @@ def _refuse_measurements(core: Core, model: Model) -> None:
 
 
 def handle_instance_found(core: Core, event: InstanceFound, now: float) -> None:
+    """Charge a unit that was found running, until it reports, as if it had been started for its model."""
     model = core.models.get(event.model)
     if model is None:
         model = core.models[event.model] = Model(event.model, None, removed=True)
@@ -134,6 +136,7 @@ def handle_instance_found(core: Core, event: InstanceFound, now: float) -> None:
 
 
 def handle_recovery_began(core: Core, event: RecoveryBegan, now: float) -> None:
+    """From now on decisions are made, but nothing is stopped before all that was found is known."""
     core.started = True
     core.recovery = Recovery(event.deadline_s, event.fronts_expected)
     core.recheck(Scope.ALL)
@@ -141,12 +144,14 @@ def handle_recovery_began(core: Core, event: RecoveryBegan, now: float) -> None:
 
 
 def handle_front_announced(core: Core, event: FrontAnnounced, now: float) -> None:
+    """One front has told all its leases; the last one that is waited for may end the recovery."""
     if core.recovery is not None:
         core.recovery.fronts.add(event.holder)
         end_recovery(core, now)
 
 
 def handle_lease_announced(core: Core, event: LeaseAnnounced, now: float) -> None:
+    """Count a lease from before the start of this supervisor, or tell its holder that it is worth nothing."""
     found = core.find(event.model, event.generation)
     if found is None or found[0].state in (State.STOPPING, State.SLEEPING):
         gone = LeaseGone(model=event.model, generation=event.generation, reason="its instance is gone")

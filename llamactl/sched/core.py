@@ -75,6 +75,7 @@ class Core:
 
     @property
     def settings(self) -> GlobalSettings:
+        """Of the machine, as configured now."""
         return self.config.settings
 
     def recheck(self, scope: Scope, model: str = "") -> None:
@@ -84,9 +85,11 @@ class Core:
     # --- effects ---
 
     def emit(self, effect: Effect) -> None:
+        """Have this done outside, after all that was emitted before."""
         self.effects.append(effect)
 
     def record(self, event: JournalEvent, model: str = "", level: str = "info", /, **fields: Any) -> None:
+        """Have the journal say that this happened; what is left out of `fields` is not told."""
         self.effects.append(Record(event, model, level, fields))
 
     def tell_progress(self, waiter: Waiter, progress: Progress) -> None:
@@ -103,6 +106,7 @@ class Core:
             self.emit(Tell(waiter, msgspec.structs.replace(refusal, id=waiter[1])))
 
     def notify(self, holder: Holder, message: Recall | RecallCancelled | LeaseGone) -> None:
+        """Tell a holder of a lease."""
         self.emit(Notify(holder, message))
 
     def set_stage(
@@ -178,6 +182,7 @@ class Core:
         self.ledger.charge(model, sizes)
 
     def add_instance(self, model: Model, instance: Instance) -> None:
+        """A unit of the model exists from now on: it is loading until it says something else."""
         model.change_state(State.LOADING)
         model.instance = instance
         self.running[model.name] = model

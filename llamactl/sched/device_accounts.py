@@ -2,7 +2,7 @@
 
 A complete listing names every device of this machine and of the RPC servers that were asked. What it does not name is
 gone (a GPU that fell off the bus, an RPC host that is down): nothing is promised there any more, what instances hold
-there stays charged until they end, and figures of models that counted on it are measured anew. So are those of models
+there stays charged until they end, and figures of models that counted on it are measured again. So are those of models
 that would use a device which was not there before. Rows of a listing calibrate like a measure child's: whoever lists
 devices uses none of their memory.
 
@@ -23,6 +23,7 @@ from llamactl.sched.recheck import Scope
 
 
 def handle_devices_read(core: Core, event: DevicesRead, now: float) -> None:
+    """Correct the accounts of devices by what is free there; after a complete listing, those not named are gone."""
     names = {row.name for row in event.rows}
     core.readings.cheap = core.readings.cheap | names if event.cheap else core.readings.cheap - names
     for row in event.rows:
@@ -39,6 +40,7 @@ def handle_devices_read(core: Core, event: DevicesRead, now: float) -> None:
 
 
 def handle_devices_read_ended(core: Core, event: DevicesReadEnded, now: float) -> None:
+    """Go on with loads that waited for the reading, whether it came or not."""
     if event.error:
         core.record(JournalEvent.DEVICES_NOT_READ, "", "warning", reason=event.error)
     if core.readings.running:

@@ -392,7 +392,7 @@ class LookAtFiles:
 
 @dataclass(frozen=True)
 class ReadDevices:
-    """Read the free memory of devices anew, of these at least. Answered by DevicesRead, where it can be read, and
+    """Read the free memory of devices again, of these at least. Answered by DevicesRead, where it can be read, and
     DevicesReadEnded.
     """
 

@@ -62,7 +62,7 @@ class Candidate(msgspec.Struct, frozen=True):
     recalled: bool = False
     """It was chosen before and its leases are being recalled; that can still be called off."""
     goes_first: bool = False
-    """It is in the configuration no more."""
+    """It is no longer in the configuration."""
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ def hint_unknown(core: Core, name: str) -> str:
 
 
 def refuse_unknown(core: Core, name: str) -> Failure:
+    """No model has this name, or a file that could not be read may hide it."""
     if core.config.unread:
         message = f"cannot find model {name!r}: it may stand in {core.config.unread[0]}, which cannot be read"
         return _fail(ErrorCode.INVALID_CONFIG, message, "`llamactl check` says why", name)
@@ -56,12 +57,14 @@ def refuse_unknown(core: Core, name: str) -> Failure:
 
 
 def refuse_invalid(model: Model, doing: str = "start") -> Failure:
+    """The configuration of this model cannot be used. `doing`: what was asked for, as a verb."""
     message = f"cannot {doing} {model.name!r}: its configuration is invalid: {model.invalid}"
     hint = "`llamactl check` shows all problems; once they are mended, `llamactl reload`"
     return _fail(ErrorCode.INVALID_MODEL, message, hint, model.name)
 
 
 def refuse_not_loaded(model: Model, doing: str, why: str = "it is not loaded") -> Failure:
+    """It has no instance for which this could be done. `doing`: what was asked for, as a verb."""
     hint = f"`{format_command('load', model.name)}` loads it" if doing == "use" else ""
     return _fail(ErrorCode.NOT_LOADED, f"cannot {doing} {model.name!r}: {why}", hint, model.name)
 
@@ -75,10 +78,12 @@ def refuse_look(model: Model) -> Failure:
 
 
 def refuse_cancelled(model: Model, why: str) -> Failure:
+    """Its load was wanted and is not any longer."""
     return _fail(ErrorCode.CANCELLED, f"cannot start {model.name!r}: {why}", "", model.name)
 
 
 def refuse_queue_full(model: Model, waiting: int, limit: str) -> Failure:
+    """Too many wait already, by the limit of that name."""
     message = f"cannot queue another request for {model.name!r}: {waiting} are waiting already, `{limit}` is the limit"
     return _fail(ErrorCode.QUEUE_FULL, message, "try again later", model.name, {"retry_after_s": RETRY_AFTER_S})
 
@@ -100,12 +105,14 @@ def refuse_failed(model: Model, failure: LoadFailure, now: float) -> Failure:
 
 
 def refuse_measure_failed(model: Model) -> Failure:
+    """Its measure child has ended without figures."""
     message = f"cannot measure {model.name!r}: {model.measure_error}"
     hint = f"`{format_command('logs', model.name)}` shows more"
     return _fail(ErrorCode.MEASURE_FAILED, message, hint, model.name)
 
 
 def refuse_pinned(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]) -> Failure:
+    """It would fit if pinned models went; the details name them, with the bytes that are missing."""
     message = f"cannot start {model.name!r}: {format_lack(core, plan, needs)}, and only pinned models could go: "
     message += list_names(plan.waiting_for)
     details = {"pinned": list(plan.waiting_for), "shortages_bytes": dict(plan.shortages)}
@@ -113,6 +120,7 @@ def refuse_pinned(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]
 
 
 def refuse_hopeless(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]) -> Failure:
+    """It would not fit even alone, and `strict` is set; the details have the bytes that are missing."""
     message = f"cannot start {model.name!r}: {format_hopeless(plan, needs)}"
     details = {"hopeless_bytes": dict(plan.hopeless), "needs_bytes": {name: needs[name] for name in plan.hopeless}}
     return _fail(ErrorCode.DOES_NOT_FIT, message, "a smaller `ctx` or other devices may fit", model.name, details)
@@ -142,6 +150,7 @@ def format_lack(core: Core, plan: Plan, needs: Mapping[str, int]) -> str:
 
 
 def record_measured(core: Core, model: Model, cached: bool) -> None:
+    """Have the journal say what was measured, per account."""
     assert model.min is not None
     assert model.max is not None
     core.record(
@@ -185,6 +194,7 @@ def record_load_decided(core: Core, model: Model, needs: Mapping[str, int] | Non
 
 
 def record_victim(core: Core, victim: Model, for_model: str, plan: Plan, now: float) -> None:
+    """Have the journal say why this instance goes, and how much that frees."""
     instance = victim.instance
     assert instance is not None
     holds = core.ledger.holds.get(victim.name, {})
@@ -203,6 +213,7 @@ def record_victim(core: Core, victim: Model, for_model: str, plan: Plan, now: fl
 
 
 def record_ended_badly(core: Core, event: JournalEvent, model: Model, failure: LoadFailure, **fields: object) -> None:
+    """Have the journal say how a unit failed; an error, since somebody should look."""
     core.record(
         event, model.name, "error", result=failure.result, exit_code=failure.exit_code, reason=failure.message, **fields
     )

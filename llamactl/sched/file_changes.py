@@ -20,6 +20,7 @@ from llamactl.sched.takedown import begin_takedown
 
 
 def handle_files_seen(core: Core, event: FilesSeen, now: float) -> None:
+    """Take over which files a model has; figures of others are void, unless nothing is known of either."""
     model, entry = core.models.get(event.model), core.queue.get(event.model)
     if model is None:
         return

@@ -65,6 +65,9 @@ class Takedown:
 
     @property
     def can_be_called_off(self) -> bool:
+        """Whether the instance may stay after all: it goes for room, for idleness or to sleep, and was not ordered to
+        yet.
+        """
         return self.reason in (StopReason.EVICTED, StopReason.IDLE, StopReason.SLEEP) and not self.ordered
 
 
@@ -135,6 +138,7 @@ class Instance:
             self.requests, self.assumed_busy_until_s = 0, 0.0
 
     def is_busy(self, now: float) -> bool:
+        """Whether a lease is in use, or it was said to be at work a moment ago."""
         return self.count_busy() > 0 or now < self.assumed_busy_until_s
 
     def place(self, needs: Mapping[str, int]) -> dict[str, int]:
@@ -156,12 +160,13 @@ class Instance:
 
     @property
     def is_granting(self) -> bool:
+        """Whether new leases on it are granted: nothing takes it down, and nobody says that it is gone."""
         return self.takedown is None and not self.suspect_until_s and not self.sleep_ordered
 
 
 @dataclass
 class Model:
-    """One model of the configuration, or one that runs and is in it no more."""
+    """One model of the configuration, or one that runs and is no longer in it."""
 
     name: str
     settings: ModelSettings | None
@@ -257,6 +262,7 @@ class Model:
         return strip_unmeasured(settings) == strip_unmeasured(instance.settings)
 
     def is_pinned(self) -> bool:
+        """Whether it is no victim: as was ordered for its instance, else as configured."""
         if self.instance is not None and self.instance.note.pinned is not None:
             return self.instance.note.pinned
         return self.settings.pin if self.settings is not None else False

@@ -60,6 +60,7 @@ class Ledger:
         self._on_change()
 
     def get_hold(self, model: str, name: str) -> int:
+        """Bytes that the model is charged on this account; 0 where it is not."""
         return self.holds.get(model, {}).get(name, 0)
 
     # --- what there is ---

@@ -33,6 +33,7 @@ _LIVE = (State.READY, State.SLEEPING)
 
 
 def handle_instance_reported(core: Core, event: InstanceReported, now: float) -> None:
+    """Take over what an instance says of itself, and what follows for those who wait for it."""
     found = core.find(event.model, event.generation)
     if found is None:
         return
@@ -204,6 +205,7 @@ def _settle(
 
 
 def handle_instance_disconnected(core: Core, event: InstanceDisconnected, now: float) -> None:
+    """Nobody can ask it any longer: it is no victim, and a takedown that could be called off is."""
     found = core.find(event.model, event.generation)
     if found is None:
         return
@@ -222,6 +224,7 @@ def handle_instance_disconnected(core: Core, event: InstanceDisconnected, now: f
 
 
 def handle_instance_ended(core: Core, event: InstanceEnded, now: float) -> None:
+    """Its memory is free: tell holders and waiters, and decide what becomes of a load that failed."""
     found = core.find(event.model, event.generation)
     if found is None:
         return
@@ -335,7 +338,7 @@ def get_backoff_s(failures: int) -> float:
 
 
 def refuse_ended(core: Core, model: Model) -> None:
-    """A model that is in the configuration no more, or cannot be used, has nobody wait for it."""
+    """A model that is no longer in the configuration, or cannot be used, has nobody wait for it."""
     entry = core.queue.get(model.name)
     if entry is None or (model.instance is not None and model.settings is not None):
         return

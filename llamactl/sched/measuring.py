@@ -92,6 +92,7 @@ def measure_after_load(core: Core, model: Model) -> None:
 
 
 def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> None:
+    """Take over figures of a measure child, or of the cache, unless they are late."""
     model = core.models.get(event.model)
     current = core.measuring.is_current(event.model)
     if model is None or model.settings is None or not (current or (event.cached and model.min is None)):
@@ -124,6 +125,7 @@ def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> N
 
 
 def calibrate_by_measure(core: Core, event: MeasureReported, now: float) -> None:
+    """Correct the accounts of devices by what a measure child found free there."""
     for row in list_device_rows(event.min):
         core.readings.seen_s[row.name] = now
         unsettled = any(core.is_unsettled(other, row.name) for other, _ in core.list_running())
@@ -139,11 +141,13 @@ def mark_counted_as_external(core: Core, account: str) -> None:
 
 
 def calibrate_host(core: Core, total: int, available: int) -> None:
+    """Correct the host's account, in bytes; upwards only, while an instance is loading or ending."""
     unsettled = any(core.is_unsettled(other, HOST) for other, _ in core.list_running())
     core.ledger.read_host(total, available, only_raise=unsettled)
 
 
 def handle_measure_ended(core: Core, event: MeasureEnded, now: float) -> None:
+    """Free the place for the next measurement; one that failed may be tried again."""
     queue = core.measuring
     if queue.current != event.model:
         return

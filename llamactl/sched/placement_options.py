@@ -20,6 +20,7 @@ Needs = Mapping[str, int] | None
 
 
 def get_needs(model: Model) -> Needs:
+    """Bytes per account that loading it takes as measured; None: nobody knows."""
     return model.get_needs()
 
 
@@ -131,7 +132,7 @@ def _describe(core: Core, model: Model, instance: Instance, now: float) -> Candi
         loading=model.state is State.LOADING,
         busy=busy,
         fresh=model.state is State.READY and now < instance.ready_since_s + core.settings.min_resident_s,
-        # Two that sleep would wait for each other: whoever is first gets the room, the other is loaded anew.
+        # Two that sleep would wait for each other: whoever is first gets the room, the other is loaded again.
         wanted=model.name in core.queue and model.state is not State.SLEEPING,
         pinned=model.is_pinned(),
         silent=not instance.connected,

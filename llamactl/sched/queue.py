@@ -43,10 +43,12 @@ class Entry:
 
     @property
     def waiters(self) -> list[Waiter]:
+        """All that wait for this load, those for a lease first."""
         return [*self.leases, *self.loads]
 
     @property
     def is_wanted(self) -> bool:
+        """Whether anybody would miss it, were it cancelled."""
         return self.detached or bool(self.leases or self.loads)
 
     def describe(self) -> Progress:
@@ -82,6 +84,7 @@ class LoadQueue:
         return len(self._entries)
 
     def get(self, model: str) -> Entry | None:
+        """The entry of a model; None where no load of it is wanted."""
         return self._entries.get(model)
 
     @property
@@ -90,6 +93,7 @@ class LoadQueue:
         return len(self._waiters)
 
     def has_waiter(self, waiter: Waiter) -> bool:
+        """Whether this request waits in some entry."""
         return waiter in self._waiters
 
     def join(self, model: str, now: float) -> Entry:
@@ -97,12 +101,14 @@ class LoadQueue:
         return self._entries.setdefault(model, Entry(model, now))
 
     def add_lease(self, model: str, waiter: Waiter, now: float) -> Entry:
+        """Have a request wait for a lease on the model; its entry."""
         entry = self.join(model, now)
         entry.leases[waiter] = now
         self._waiters[waiter] = model
         return entry
 
     def add_load(self, model: str, waiter: Waiter, now: float) -> Entry:
+        """Have a request wait for the model to be loaded; its entry."""
         entry = self.join(model, now)
         entry.loads[waiter] = now
         entry.detached = True
@@ -136,6 +142,7 @@ class LoadQueue:
         return entry
 
     def list_waiters_of(self, holder: Holder) -> list[Waiter]:
+        """All that wait on this connection."""
         return [waiter for waiter in self._waiters if waiter[0] == holder]
 
 
@@ -160,6 +167,7 @@ class MeasureQueue:
             self.pending.setdefault(model, None)
 
     def remove(self, model: str) -> None:
+        """It need not be measured now; nothing happens where it was not queued."""
         self.pending.pop(model, None)
 
     def is_current(self, model: str) -> bool:
@@ -167,6 +175,7 @@ class MeasureQueue:
         return self.current == model and not self.dropped
 
     def pop_waiters(self, model: str) -> list[Waiter]:
+        """Those who asked for this model's measurement; they wait no longer."""
         taken = [waiter for waiter, name in self.waiters.items() if name == model]
         for waiter in taken:
             del self.waiters[waiter]

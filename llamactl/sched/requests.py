@@ -58,6 +58,7 @@ def is_known_waiter(core: Core, waiter: Waiter) -> bool:
 
 
 def handle_lease_requested(core: Core, event: LeaseRequested, now: float) -> None:
+    """Grant, refuse or queue, by the numbers above."""
     waiter = event.waiter
     if is_known_waiter(core, waiter):
         return
@@ -95,6 +96,7 @@ def handle_lease_requested(core: Core, event: LeaseRequested, now: float) -> Non
 
 
 def handle_load_requested(core: Core, event: LoadRequested, now: float) -> None:
+    """Load by command: at once done where it is loaded, else it joins the queue."""
     waiter = event.waiter
     if is_known_waiter(core, waiter):
         return
@@ -144,6 +146,7 @@ def _join(core: Core, model: Model, entry: Entry, waiter: Waiter | None, now: fl
 
 
 def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> None:
+    """Cancel a load that waits; take an instance down, with running requests (`now`) or after them."""
     waiter = event.waiter
     if is_known_waiter(core, waiter):
         return
@@ -215,6 +218,7 @@ def keep_if_pinned(core: Core, model: Model, now: float) -> None:
 
 
 def handle_measure_requested(core: Core, event: MeasureRequested, now: float) -> None:
+    """Measure it next, also where figures are known."""
     if is_known_waiter(core, event.waiter):
         return
     model = resolve_model(core, event.waiter, event.model)
@@ -236,6 +240,7 @@ def handle_measure_requested(core: Core, event: MeasureRequested, now: float) ->
 
 
 def handle_waiter_gone(core: Core, waiter: Waiter) -> None:
+    """Forget a request; a load for which nobody else waits is cancelled."""
     core.measuring.waiters.pop(waiter, None)
     for _, instance in core.list_running():
         instance.unloaders.pop(waiter, None)

@@ -2,7 +2,7 @@
 
 It knows no clock, no socket and no log: the time comes as an argument, facts come as events, and what shall happen goes
 out as effects. Each event is handled by one function of the module that its question belongs to; then everything that
-waits is decided anew until nothing changes. The same events with the same times give the same effects.
+waits is decided again until nothing changes. The same events with the same times give the same effects.
 """
 
 from collections.abc import Callable
@@ -112,7 +112,7 @@ class Scheduler:
         return status.list_waiting(self._core)
 
     def decide_again(self, now: float) -> list[events.Effect]:
-        """For tests: decide everything anew though nothing has happened. Must want nothing."""
+        """For tests: decide everything again though nothing has happened. Must want nothing."""
         self._core.recheck(Scope.ALL)
         return self.handle(events.Tick(), now)
 
@@ -122,7 +122,7 @@ class Scheduler:
 
 
 def _decide(core: Core, now: float) -> None:
-    """Decide anew what may have changed."""
+    """Decide again what may have changed."""
     due, core.agenda = core.agenda, Agenda()
     if not core.started:
         return

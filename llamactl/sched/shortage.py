@@ -23,6 +23,7 @@ _BUFFER = re.compile(r"(?:failed|unable) to allocate (\S+) buffer(?: of size (\d
 
 
 def lacked_memory(failure: LoadFailure) -> bool:
+    """Whether a unit ended for lack of memory, by systemd's word or by what it logged last."""
     return failure.result == "oom-kill" or bool(_WORDS.search(failure.message))
 
 

@@ -29,6 +29,7 @@ def list_waiting_settings(model: Model) -> tuple[str, ...]:
 
 
 def describe_model(core: Core, model: Model) -> ModelStatus:
+    """One model as lists show it, but for what only the supervisor knows (unit, process, how it ended)."""
     instance, entry = model.instance, core.queue.get(model.name)
     settings = model.settings or (instance.settings if instance is not None else None)
     # What an instance was started with holds until it ends.
@@ -75,7 +76,7 @@ def describe_model(core: Core, model: Model) -> ModelStatus:
 
 
 def list_models(core: Core) -> tuple[ModelStatus, ...]:
-    """All models by name, those included that run and are in the configuration no more."""
+    """All models by name, those included that run and are no longer in the configuration."""
     return tuple(describe_model(core, core.models[name]) for name in sorted(core.models))
 
 

@@ -5,10 +5,10 @@ drains.
 2. When no lease is left, the instance is asked to stop if it is idle; it knows of requests that no lease covers.
 3. When it agrees, its state is `stopping` and its unit is stopped; its memory is free when the unit has ended. Until
 step 2 an eviction can be called off. Silence of five seconds counts as busy. Stops by command, and of models that are
-in the configuration no more, drain: they wait for running requests, keep new ones back, and ask again when the instance
-refuses. One that does not answer at all hangs: where a command wants it gone, its unit is stopped, since no lease is
-left that it could serve. Going to sleep is the same way with another order at its end; a model that sleeps has no
-lease.
+no longer in the configuration, drain: they wait for running requests, keep new ones back, and ask again when the
+instance refuses. One that does not answer at all hangs: where a command wants it gone, its unit is stopped, since no
+lease is left that it could serve. Going to sleep is the same way with another order at its end; a model that sleeps has
+no lease.
 """
 
 from llamactl.journal_events import JournalEvent
@@ -100,7 +100,7 @@ def call_off_takedown(core: Core, model: Model, why: str, now: float) -> None:
 
 
 def pursue_departure(core: Core, model: Model, now: float) -> None:
-    """Take down what an operator wants gone: by command, or because it is in the configuration no more. What it does
+    """Take down what an operator wants gone: by command, or because it is no longer in the configuration. What it does
     must be known first: a model that was found running may be serving."""
     instance = model.instance
     if instance is None or model.state is State.STOPPING or instance.is_unknown:
@@ -146,6 +146,7 @@ def tell_unloaders(core: Core, model: Model, warning: str = "") -> None:
 
 
 def handle_recall_answered(core: Core, event: RecallAnswered, now: float) -> None:
+    """The lease came back, or is in use: the takedown goes on, is called off, or waits under a drain."""
     found = core.find(event.model, event.generation)
     if found is None:
         return
@@ -171,6 +172,7 @@ def handle_recall_answered(core: Core, event: RecallAnswered, now: float) -> Non
 
 
 def handle_stop_answered(core: Core, event: StopAnswered, now: float) -> None:
+    """It stops, so its unit does; or it is busy, which calls an eviction off and has a drain ask again."""
     found = core.find(event.model, event.generation)
     if found is None:
         return
@@ -264,6 +266,7 @@ def recall_announced(core: Core, model: Model, holder: Holder, now: float) -> No
 
 
 def list_takedown_deadlines(instance: Instance) -> list[float]:
+    """Moments at which silence counts as an answer, or an instance is asked again."""
     takedown = instance.takedown
     if takedown is None or takedown.ordered or instance.sleep_ordered:
         return []

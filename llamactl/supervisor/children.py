@@ -83,7 +83,7 @@ class Children:
         self._server: asyncio.Server | None = None
 
     async def listen(self, path: Path, group: int | None) -> None:
-        """Bind the socket anew; members of `group` (the instances') may connect. Raises OSError."""
+        """Bind the socket again; members of `group` (the instances') may connect. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(
             lambda: LineConnection(ChildMessage, self._handle_open, self._handle_message, self._handle_closed),
@@ -92,6 +92,7 @@ class Children:
         )
 
     def close(self) -> None:
+        """End all connections; children connect again with whoever comes next."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._peers):

@@ -95,7 +95,7 @@ class Control:
         self._server: asyncio.Server | None = None
 
     async def listen(self, path: Path, group: int | None) -> None:
-        """Bind the socket anew; members of `group` may connect. Raises OSError."""
+        """Bind the socket again; members of `group` may connect. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(
             lambda: LineConnection(ClientMessage, self._handle_open, self._handle_message, self._handle_closed),
@@ -104,6 +104,7 @@ class Control:
         )
 
     def close(self) -> None:
+        """End all connections; fronts connect again with whoever comes next."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._clients):
@@ -118,6 +119,7 @@ class Control:
             client.connection.send(message)
 
     def tell_fronts(self, message: msgspec.Struct) -> None:
+        """A notice to every front."""
         for client in self._by_holder.values():
             if client.role is ClientRole.FRONT:
                 client.connection.send(message)
@@ -235,7 +237,7 @@ class Control:
             case PlanRequest():
                 self._tasks.spawn(self._explain_load(client, message))
             case ListRequest() if client.role is ClientRole.CLI and not self._api.is_settled():
-                # Else whoever asks right after a restart would be shown models that load anew.
+                # Else whoever asks right after a restart would be shown models that load again.
                 self._tasks.spawn(self._list_when_settled(client, message))
             case ListRequest():
                 self._list(client, message)

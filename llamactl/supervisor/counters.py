@@ -27,6 +27,7 @@ class Counters:
         self._models: dict[str, _Counts] = {}
 
     def count(self, record: Record) -> None:
+        """Count a line of the journal, where it is one that counts."""
         if not record.model:
             return
         counts = self._models.setdefault(record.model, _Counts())
@@ -43,6 +44,7 @@ class Counters:
                 counts.unloads[reason] = counts.unloads.get(reason, 0) + 1
 
     def list_models(self) -> dict[str, ModelCounters]:
+        """By model, since this supervisor's start."""
         return {
             name: ModelCounters(
                 loads=counts.loads,

@@ -87,7 +87,7 @@ class Supervisor:
         self._stopping = False
         """Nothing is decided any more: what ends from now on (connections, tasks) ends because this daemon does."""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails when the scheduler or a task has: the state can be trusted no more, and a new supervisor finds all it
+        """Fails when the scheduler or a task has: the state can no longer be trusted, and a new supervisor finds all it
         needs in systemd.
         """
 
@@ -200,7 +200,7 @@ class Supervisor:
             self._tell_status()
 
     def _read_host(self, event: events.Event) -> None:
-        """Host memory is read anew before each event that may start something, where it is a limit at all."""
+        """Host memory is read again before each event that may start something, where it is a limit at all."""
         if self._configuration.current.settings.host_margin_bytes is None or isinstance(event, events.HostRead):
             return
         try:
@@ -280,6 +280,7 @@ class Supervisor:
         return self._settled.is_set()
 
     async def settle(self) -> None:
+        """Wait until `is_settled`."""
         await self._settled.wait()
 
     def list_models(self, name: str) -> ModelList:

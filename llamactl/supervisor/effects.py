@@ -45,6 +45,7 @@ class EffectRunner:
     history: History = field(default_factory=History)
 
     def run(self, effect: events.Effect) -> None:
+        """Carry out one effect. What comes of it is dispatched later, never within."""
         match effect:
             case events.Record():
                 self._record(effect)

@@ -73,6 +73,7 @@ class History:
         return tuple(reversed(self._decisions))
 
     def find_ending(self, model: str) -> Ending | None:
+        """How the model ended last; None: it has not, or others have pushed it out."""
         return self._endings.get(model)
 
     def _decide(self, record: Record, event: str, time_s: float, why: str) -> None:

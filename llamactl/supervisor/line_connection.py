@@ -44,6 +44,7 @@ class LineConnection(asyncio.Protocol):
 
     @property
     def closing(self) -> bool:
+        """Whether it takes and gives nothing any longer."""
         return self._transport is None or self._transport.is_closing()
 
     def send(self, message: msgspec.Struct) -> None:

@@ -58,6 +58,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def format_key(parts: KeyParts) -> str:
+    """What an entry is filed under: the same for the same parts, over restarts."""
     return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()
 
 
@@ -83,7 +84,7 @@ def acquire_llama_version() -> str:
 
 
 def acquire_libraries(directory: str) -> tuple[FileIdentity, ...]:
-    """llama.cpp's own libraries, which may be built anew under the same version. `directory` empty: the package's."""
+    """llama.cpp's own libraries, which may be built again under the same version. `directory` empty: the package's."""
     where = Path(directory)
     if not directory:
         try:
@@ -136,11 +137,12 @@ class MeasurementCache:
             self._entries = dict(file.entries)
 
     def find(self, key: str) -> Entry | None:
+        """The entry filed under this key; None where there is none."""
         return self._entries.get(key)
 
     def store(self, key: str, entry: Entry) -> None:
         """Keep an entry, and write the file. A file that cannot be written is a warning: the next start measures
-        anew.
+        again.
         """
         self._entries.pop(key, None)
         self._entries[key] = entry

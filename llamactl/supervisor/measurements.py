@@ -3,7 +3,7 @@
 The scheduler wants one measurement at a time. Where the cache may have it, the devices that are there now must be
 known first; a child that only lists them tells that once for all models, so that a start with models that have not
 changed costs one child at most. Figures from the cache are answered like a child's, marked as such. Another listing
-is made when the scheduler wants devices read anew.
+is made when the scheduler wants devices read again.
 
 What a measured model is filed under is looked up before its child starts: a file that is replaced meanwhile leaves
 an entry that nothing asks for.
@@ -89,9 +89,11 @@ class Measurements:
         self._tasks = TaskSet(on_failure)
 
     def load(self) -> None:
+        """Read the cache from disk; blocks."""
         self._cache.load()
 
     def set_config(self, config: Config) -> None:
+        """Listings ask the RPC servers of all these models."""
         self._rpc = tuple(dict.fromkeys(server for model in config.models.values() for server in model.rpc))
 
     def close(self) -> None:
@@ -100,10 +102,12 @@ class Measurements:
     # --- what the scheduler wants ---
 
     def start(self, effect: events.StartMeasure) -> None:
+        """Answer from the cache where that holds, else by a child."""
         self._wanted = _Wanted(effect)
         self._tasks.spawn(self._look_up(self._wanted))
 
     def stop(self, model: str) -> None:
+        """The figures of this model are not wanted any longer; answered all the same."""
         wanted = self._wanted
         if wanted is None or wanted.effect.settings.name != model:
             return
@@ -114,6 +118,7 @@ class Measurements:
             self._dispatch(events.MeasureEnded(model))
 
     def read_devices(self, effect: events.ReadDevices) -> None:
+        """Have a child list devices: only what is free where all those named are known, else all."""
         known = all(name in self._ids for name in effect.names)
         self._list_devices({name: self._ids[name] for name in effect.names} if known else {})
 
@@ -169,6 +174,7 @@ class Measurements:
     # --- what children say ---
 
     def handle_report(self, run: Run, child: Child, report: Report) -> None:
+        """Pass on figures or a listing, and keep figures for the next start."""
         if report.state is not ChildState.MEASURED:
             return
         if report.listing is not None:
@@ -200,6 +206,7 @@ class Measurements:
         self._dispatch(events.DevicesRead(listing.rows, complete=complete, rpc=asked, cheap=listing.cheap))
 
     def handle_ended(self, run: Run, failure: LoadFailure | None) -> None:
+        """A measure child is gone; whoever waited for its listing goes on."""
         error = "" if failure is None else format_measure_error(failure)
         wanted = self._wanted
         if not run.is_listing:

@@ -58,6 +58,7 @@ class Overview:
         return tuple(self._complete(status) for status in self.scheduler.list_models(time.monotonic()))
 
     def make_list(self, models: tuple[ModelStatus, ...]) -> ModelList:
+        """The answer to a list; `id` is for whoever sends it."""
         return ModelList(id=0, now_s=time.monotonic(), models=models)
 
     def explain_load(self, name: str) -> LoadPlan:

@@ -64,6 +64,7 @@ class Run:
 
     @property
     def unit(self) -> str:
+        """Its name in systemd."""
         return format_unit(self.role, self.slug)
 
     @property
@@ -137,13 +138,16 @@ class Units:
         await self.manager.close()
 
     def find(self, role: Role, slug: str) -> Run | None:
+        """The run that should exist under this name; None where there is none."""
         return self._runs.get((role, slug))
 
     def is_expected(self, role: Role, slug: str, generation: str) -> bool:
+        """Whether a child that says so belongs to a run that has not ended."""
         run = self._runs.get((role, slug))
         return run is not None and run.generation == generation and not run.ended
 
     def start_instance(self, effect: StartInstance) -> None:
+        """Start a model's unit with the settings of this moment; its end is told in any case."""
         run = Run(Role.MODEL, format_slug(effect.settings.name), effect.generation, effect.settings)
         orders = replace(
             self._choose_orders(ChildRole.SERVE, run, effect.margins_bytes, effect.extra_bufts, effect.host_room_bytes),
@@ -155,6 +159,7 @@ class Units:
         self._start(run, lambda: choose_model_properties(orders, self._look_around(), stop_timeout_s=stop_timeout_s))
 
     def start_measure(self, effect: StartMeasure) -> None:
+        """Start a measure child; its end is told in any case."""
         run = self._make_measure_run(format_slug(effect.settings.name), effect.settings)
         orders = self._choose_orders(
             ChildRole.MEASURE, run, effect.margins_bytes, effect.extra_bufts, effect.host_room_bytes

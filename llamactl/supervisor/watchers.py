@@ -81,6 +81,7 @@ class Watchers:
         return models
 
     def remove(self, holder: Holder) -> None:
+        """`holder` is told nothing any longer."""
         self._holders.discard(holder)
 
     def touch(self, passed: Mapping[str, Sequence[State]]) -> None:
@@ -91,6 +92,7 @@ class Watchers:
             self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._flush)
 
     def close(self) -> None:
+        """Nobody is told anything any longer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -38,7 +38,7 @@ class Notifier:
 
     def hand_over(self, pid: int) -> None:
         """Another process of the unit is its main process from now on, and it is ready. One message: the next one
-        from here may not be heard. The watchdog starts anew with it.
+        from here may not be heard. The watchdog starts again with it.
         """
         self._send(f"MAINPID={pid}\nREADY=1\nWATCHDOG=1")
 

@@ -272,7 +272,7 @@ class Worker:
             self._relist = self._relist or not message.body  # False: the reload is over
         elif member == b"NameOwnerChanged":
             message.process_reply(False)
-            if message.body[2]:  # systemd has executed itself anew; the subscription of old may be forgotten
+            if message.body[2]:  # systemd has executed itself again; the subscription of old may be forgotten
                 self._ignore(["_subscribe"], "")
                 self._relist = True
 
