@@ -71,7 +71,7 @@ class PrefixCache:
             return None
         self._n_requests += 1
         prefix = place.prefix
-        prefix.busy = True
+        prefix.busy, prefix.n_prompt = True, len(tokens)
         self.cut(prefix, place.n_kept)
         if is_parked:
             self._move(prefix, free[0] if slot is None else slot)

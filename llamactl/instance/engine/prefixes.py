@@ -51,6 +51,8 @@ class Prefix:
     busy: bool = False
     last_used: int = 0
     """Which request used it last, counted from the first one on."""
+    n_prompt: int = 0
+    """How many tokens that request's prompt had; what comes behind them is its answer."""
 
     def count_own(self) -> int:
         """Cells that nobody else holds; all of them lie behind the shared ones."""
@@ -199,6 +201,8 @@ def choose_place(
         n_kept = count_kept(prefix, n_common)
         n_lost = len(prefix.tokens) - max(n_common, held_elsewhere[prefix.id])
         cost = n_lost / (1 + max(0, now - prefix.last_used))
+        if n_kept and n_common == n_usable and len(tokens) == prefix.n_prompt:
+            cost = 0  # asked again: another answer is wanted
         if donor is not None and donor is not prefix and n_donated > n_kept:
             return n_donated - cost, Place(prefix, 0, donor, n_donated)
         # A few tokens at its end are no reason to leave a branch behind with each turn.

@@ -108,6 +108,17 @@ def test_reused_prefix_changes_nothing(bench: Bench, golden: dict[str, str]) -> 
         assert finish.n_cached == finish.n_prompt - 1
 
 
+def test_prompt_that_is_asked_again_leaves_no_second_text_behind(bench: Bench) -> None:
+    prompt = PROMPTS[3]
+    jobs = []
+    for _ in range(3):
+        jobs.append(bench.submit(prompt, n=60))
+        bench.run()
+        assert sum(bool(prefix.tokens) for prefix in bench.generator.cache.prefixes) == 1
+    assert len({bench.results[job].text for job in jobs}) == 1
+    assert bench.generator.cache.n_used == len(bench.vocabulary.tokenize_prompt(prompt)) + 59
+
+
 def read_cached(bench: Bench, job: Job) -> int:
     finish = bench.results[job].finish
     assert finish is not None

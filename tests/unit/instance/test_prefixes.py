@@ -71,6 +71,15 @@ def test_beginning_of_a_longer_text_is_copied_where_there_is_room() -> None:
     assert choose(prefixes, [*CHAT[:800], 1, 2]) == Place(prefixes[1], 0, prefixes[0], 800)
 
 
+def test_prompt_that_is_asked_again_takes_the_place_of_its_former_answer() -> None:
+    answered = hold(0, [*CHAT, *range(5000, 5300)], n_prompt=len(CHAT), last_used=9)
+    prefixes = [answered, hold(1, [])]
+    assert choose(prefixes, CHAT) == Place(answered, len(CHAT) - 1)
+    assert choose(prefixes, CHAT[:-1]) == Place(prefixes[1], 0, answered, len(CHAT) - 2), "another, shorter one"
+    turn = [*CHAT, *range(5000, 5300), 7, 8]
+    assert choose([hold(0, turn, n_prompt=len(turn)), hold(1, [])], CHAT).donor is not None, "an earlier turn of it"
+
+
 def test_beginning_of_a_busy_text_is_copied() -> None:
     prefixes = [hold(0, CHAT, busy=True), hold(1, [])]
     assert choose(prefixes, [*CHAT, 1]) == Place(prefixes[1], 0, prefixes[0], len(CHAT))
