@@ -4,7 +4,9 @@ One table for both sides: an instance answers what stands here, and the front lo
 name the handlers; routes with the same word are one.
 """
 
+import base64
 import re
+from contextlib import suppress
 from typing import Any
 
 from llamactl.errors import ErrorCode, LlamactlError
@@ -15,6 +17,8 @@ GENERATIONS = {
     "/v1/completions": "completion",
     "/completion": "native_completion",
     "/completions": "native_completion",
+    "/v1/responses": "responses",
+    "/responses": "responses",
     "/v1/messages": "messages",
     "/infill": "infill",
     "/v1/embeddings": "embedding",
@@ -33,6 +37,8 @@ TEXTS = {
     "/apply-template": "template",
     "/v1/chat/completions/input_tokens": "count_chat",
     "/chat/completions/input_tokens": "count_chat",
+    "/v1/responses/input_tokens": "count_responses",
+    "/responses/input_tokens": "count_responses",
     "/v1/messages/count_tokens": "count_messages",
 }
 """POST: answered from the model's vocabulary and template."""
@@ -54,6 +60,9 @@ ROUTER = ("/models/load", "/models/unload", "/models/sse")
 INSTANCE = frozenset(path.encode() for path in (*GENERATIONS, *TEXTS, *LOOKS))
 """What an instance has, as it stands in a request."""
 
+RESPONSE = "/v1/responses/resp_{rest}"
+"""GET, DELETE: a response that an instance keeps; below it the items of its input."""
+
 ROOT = "/"
 """Of the front: whether somebody is at home."""
 
@@ -62,7 +71,6 @@ _ALL = (*GENERATIONS, *TEXTS, *LOOKS, *ROUTER)
 _CHAT, _MODELS = "/v1/chat/completions", "/v1/models"
 _ELSEWHERE = {
     "chat": _CHAT,
-    "responses": _CHAT,
     "conversations": _CHAT,
     "generate": "/v1/completions",
     "complete": "/v1/completions",
@@ -81,6 +89,7 @@ _PREFIX = re.compile(r"\A(?:/(?:api|openai|v\d+\w*)(?=/|$))*")
 """What servers put before the same names."""
 
 
+_STORED = re.compile(r"/v1/responses/resp_[0-9a-f]{48}_([\w-]{1,700})(?:/input_items)?", re.ASCII)
 _OPENAI = "/v1/"
 _ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 _ANTHROPIC_TYPES = {
@@ -106,6 +115,16 @@ _FIELD = re.compile(
 def is_anthropics(path: str | bytes) -> bool:
     """Whether a route speaks as Anthropic's do: also of its errors, which streams name as such."""
     return (path.decode("latin-1") if isinstance(path, bytes) else path) in _ANTHROPIC
+
+
+def find_keeper(path: bytes) -> str | None:
+    """The model that keeps a response, whose name is in the id of it; None: that is no response's path."""
+    stored = _STORED.fullmatch(path.decode("latin-1"))
+    if stored is None:
+        return None
+    with suppress(ValueError):
+        return base64.urlsafe_b64decode(stored[1] + "=" * (-len(stored[1]) % 4)).decode() or None
+    return None
 
 
 def format_http_error(error: LlamactlError, path: str | bytes = "", status: int = 0) -> dict[str, Any]:
@@ -135,6 +154,12 @@ def _find_field(message: str) -> str | None:
 
 def refuse_route(path: str) -> LlamactlError:
     """The answer to a request for a route that is not there, with what comes near."""
+    if find_keeper(path.encode("latin-1", "replace")) is not None:
+        return LlamactlError(
+            ErrorCode.NOT_FOUND,
+            f"cannot find '{path[:MAX_SHOWN]}...': no such response is kept",
+            hint="they are for some hours, while their model runs",
+        )
     shown = path if len(path) <= MAX_SHOWN else path[: MAX_SHOWN - 3] + "..."
     near = _find_near(path[:MAX_SHOWN])
     hint = f"there is {near}" if near else f"the usual ones are {_CHAT}, /v1/completions, /v1/embeddings and {_MODELS}"

@@ -1,13 +1,16 @@
 """What do the other APIs have in common on their way to a chat?"""
 
+import base64
+import binascii
 import re
 from typing import Any
 
-from llamactl.bodies import ChatMessage, ContentPart, ImageUrl, SamplingBody, parse_template_variables
+from llamactl.bodies import ChatMessage, ContentPart, ImageUrl, SamplingBody
 from llamactl.errors import LlamactlError
 
 _HIGHEST = {"xhigh": "high", "max": "high"}
 """Efforts beyond those that templates know."""
+_SEALED = "llamactl:"
 _FIELD = re.compile(r"`(messages|max_tokens|response_format|stop|tools|tool_choice)(?:\[\d+\][^`]*)?`")
 
 
@@ -40,9 +43,19 @@ def choose_effort(effort: str) -> str:
     return _HIGHEST.get(effort, effort)
 
 
-def merge_variables(chosen: dict[str, Any], given: dict[str, Any] | str | None) -> dict[str, Any] | None:
-    """For the template: what the request says in other fields, and what it says itself, which holds."""
-    return {**chosen, **parse_template_variables(given)} or None
+def seal_reasoning(text: str) -> str:
+    """Reasoning as a text that clients pass back unread. It is encoded, not encrypted: it is theirs."""
+    return _SEALED + base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+
+
+def open_reasoning(sealed: str) -> str:
+    """Empty where it was sealed by somebody else."""
+    if not sealed.startswith(_SEALED):
+        return ""
+    try:
+        return base64.b64decode(sealed.removeprefix(_SEALED), validate=True).decode("utf-8", "surrogatepass")
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
 
 
 def add_message(messages: list[ChatMessage], message: ChatMessage) -> None:

@@ -5,8 +5,6 @@ comes where it stands. Reasoning that was signed comes back as what it was; what
 (`redacted_thinking`) is left out, because nothing can be read of it.
 """
 
-import base64
-import binascii
 import re
 from typing import Any
 
@@ -20,7 +18,7 @@ from llamactl.dialects.common import (
     make_call,
     make_image_part,
     make_tool,
-    merge_variables,
+    open_reasoning,
 )
 from llamactl.dialects.messages import (
     Base64Source,
@@ -47,25 +45,8 @@ FIELDS = {"stop": "stop_sequences", "response_format": "output_config.format"}
 """Of a chat, as they are called here."""
 _ROLES = ("user", "assistant", "system")
 _NO_PLACE = ("logprobs", "top_logprobs", "n_probs", "post_sampling_probs")
-_SEALED = "llamactl:"
-"""Before a signature's text, where it is the reasoning itself."""
 _BILLING = re.compile(r"\A(x-anthropic-billing-header:[^\n]*?\bcch=)[0-9a-f]{5};")
 """Claude Code's first line, with a number that is another one each time: nothing behind it would be found in memory."""
-
-
-def seal_reasoning(text: str) -> str:
-    """Reasoning as a text that clients pass back unread. It is encoded, not encrypted: it is theirs."""
-    return _SEALED + base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
-
-
-def open_reasoning(sealed: str) -> str:
-    """Empty where it was sealed by somebody else."""
-    if not sealed.startswith(_SEALED):
-        return ""
-    try:
-        return base64.b64decode(sealed.removeprefix(_SEALED), validate=True).decode("utf-8", "surrogatepass")
-    except (binascii.Error, UnicodeDecodeError):
-        return ""
 
 
 def convert_messages(body: CountBody) -> ChatBody:
@@ -94,7 +75,9 @@ def convert_messages(body: CountBody) -> ChatBody:
         model=body.model,
         tools=[_convert_tool(tool, index) for index, tool in enumerate(body.tools or ())] or None,
         tool_choice=_convert_choice(body),
-        chat_template_kwargs=_choose_variables(body),
+        parallel_tool_calls=False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
+        chat_template_kwargs=body.chat_template_kwargs,
+        **_choose_thinking(body),
         **given,
     )
 
@@ -252,19 +235,21 @@ def _choose_format(body: CountBody) -> ResponseFormat | None:
     return ResponseFormat(type="json_schema", json_schema=JsonSchemaFormat(schema=form.schema))
 
 
-def _choose_variables(body: CountBody) -> dict[str, Any] | str | None:
-    """For the template: whether it thinks, and how hard."""
+def _choose_thinking(body: CountBody) -> dict[str, Any]:
+    """Whether the model thinks, how hard and how long."""
     chosen: dict[str, Any] = {}
-    if body.thinking is not None:
-        if body.thinking.type not in ("enabled", "adaptive", "disabled"):
+    thinking = body.thinking
+    if thinking is not None:
+        if thinking.type not in ("enabled", "adaptive", "disabled"):
             raise refuse(
-                f"cannot use `thinking.type`: {body.thinking.type[:40]!r} is none of enabled, adaptive and disabled"
+                f"cannot use `thinking.type`: {thinking.type[:40]!r} is none of enabled, adaptive and disabled"
             )
-        if body.thinking.display not in (None, "summarized", "omitted"):
-            raise refuse(
-                f"cannot use `thinking.display`: {body.thinking.display[:40]!r} is neither summarized nor omitted"
-            )
-        chosen["enable_thinking"] = body.thinking.type != "disabled"
+        if thinking.display not in (None, "summarized", "omitted"):
+            raise refuse(f"cannot use `thinking.display`: {thinking.display[:40]!r} is neither summarized nor omitted")
+        if (thinking.budget_tokens or 0) < 0:
+            raise refuse(f"cannot use `thinking.budget_tokens`: {thinking.budget_tokens} is negative")
+        chosen["enable_thinking"] = thinking.type != "disabled"
+        chosen["thinking_budget_tokens"] = thinking.budget_tokens
     if body.output_config is not None and body.output_config.effort is not None:
         chosen["reasoning_effort"] = choose_effort(body.output_config.effort)
-    return merge_variables(chosen, body.chat_template_kwargs)
+    return chosen

@@ -180,13 +180,14 @@ class Exchange:
             self._end_wait()
             self.start()
             return
+        is_asleep = self._passive and error.code is ErrorCode.NOT_LOADED and "socket" in error.details
         if error.code is ErrorCode.NOT_LOADED and self._mistake is not None:
             error = self._mistake
-        elif error.code is ErrorCode.NOT_LOADED and self._head.path not in INSTANCE:
+        elif error.code is ErrorCode.NOT_LOADED and self._head.path not in INSTANCE and not is_asleep:
             error = refuse_route(decode_path(self._head.path))
         if error.code not in _FOREIGN_NAMES:
             self._record.model = error.model
-        if self._passive and error.code is ErrorCode.NOT_LOADED and "socket" in error.details:
+        if is_asleep and self._mistake is None:
             self._ask_sleeper(error)
             return
         status = 503 if self._passive and error.code is ErrorCode.NOT_LOADED else 0

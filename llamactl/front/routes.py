@@ -119,6 +119,8 @@ def dispatch(
         name = decode_path(path[len(_MODEL_PREFIX) :])
         check_length(name)
         _ask(request, lambda number: ListRequest(id=number, model=name), _answer_model)
+    elif head.method in (*_READ, b"DELETE") and (keeper := endpoints.find_keeper(path)) is not None:
+        request.pass_on_to(keeper, request.read_members(), loads=False, passive=True)
     elif head.method == b"OPTIONS":
         allow = _ALLOW_POST if path in _POSTS else _ALLOW_READ if path in LOOKUPS else "GET, HEAD, POST, OPTIONS"
         client.answer(head, 204, None, (("Allow", allow),))

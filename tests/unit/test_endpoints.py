@@ -45,7 +45,7 @@ def test_instance_answers_all_routes_of_the_table(method: str, paths: list[str])
         assert ask_instance(other, path)[0] == 405, path
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions/", "/", "/lora-adapters"])
+@pytest.mark.parametrize("path", ["/v1/moderations", "/v1/chat/completions/", "/", "/lora-adapters"])
 def test_instance_has_no_other_route_and_does_not_redirect(path: str) -> None:
     status, error = ask_instance("POST", path)
     assert status == 404
@@ -64,7 +64,9 @@ def test_front_answers_routes_of_the_table() -> None:
         ("//V1/Chat/Completions", "there is /v1/chat/completions"),
         ("/v1/v1/chat/completions", "there is /v1/chat/completions"),
         ("/v1/chat/completion", "there is /v1/chat/completions"),
-        ("/v1/responses", "there is /v1/chat/completions"),
+        ("/v1/response", "there is /v1/responses"),
+        ("/api/responses", "there is /v1/responses"),
+        ("/v1/responses/other/cancel", "there is /v1/responses"),
         ("/messages", "there is /v1/messages"),
         ("/api/chat", "there is /v1/chat/completions"),
         ("/api/tags", "there is /v1/models"),

@@ -33,17 +33,19 @@ from llamactl.bodies import (
     TemplateBody,
     TokenizeBody,
     parse_body,
+    refuse,
 )
-from llamactl.dialects import messages_chat
+from llamactl.dialects import messages_chat, responses, responses_chat
 from llamactl.dialects.common import rename_fields
 from llamactl.dialects.messages import CountBody, MessagesBody
 from llamactl.dialects.messages_chat import convert_messages
+from llamactl.dialects.responses import ResponsesBody
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.activity import Activity
 from llamactl.instance.engine.embed import normalize_as
 from llamactl.instance.engine.jobs import EmbeddingRequest, Job
 from llamactl.instance.http.chat_format import ChatShape
-from llamactl.instance.http.formats import CompletionShape, Frame, NativeShape, Shape, encode_json, format_ranking
+from llamactl.instance.http.formats import CompletionShape, NativeShape, Shape, encode_json, format_ranking
 from llamactl.instance.http.introspection import (
     METRICS_TYPE,
     LastWords,
@@ -55,9 +57,11 @@ from llamactl.instance.http.introspection import (
     read_figures,
 )
 from llamactl.instance.http.messages import MessagesShape
+from llamactl.instance.http.openai_responses import ResponseSettings, ResponsesShape
 from llamactl.instance.http.parameters import choose_quiet_s
 from llamactl.instance.http.responses import StreamedText, WholeEmbedding, WholeText, send_error, wait_for_disconnect
 from llamactl.instance.http.service import Service
+from llamactl.instance.http.stored import ResponseStore, list_input
 from llamactl.settings import ModelSettings
 
 _T = TypeVar("_T")
@@ -74,6 +78,7 @@ class Api:
         self.service: Service | None = None
         self._last_words: LastWords | None = None
         """Of a model that sleeps, or wakes."""
+        self._responses = ResponseStore()
 
     def begin_service(self, service: Service) -> None:
         """The model is ready."""
@@ -93,6 +98,7 @@ class Api:
             "native_completion": self._answer_native,
             "infill": self._answer_infill,
             "messages": self._answer_messages,
+            "responses": self._answer_responses,
             "embedding": self._answer_embedding,
             "native_embedding": self._answer_native_embedding,
             "ranking": self._answer_ranking,
@@ -101,6 +107,9 @@ class Api:
             "template": self._apply_template,
             "count_chat": self._count_chat,
             "count_messages": self._count_messages,
+            "count_responses": self._count_responses,
+            "response": self._tell_response,
+            "response_input": self._list_response_input,
             "health": self._show_health,
             "models": self._list_models,
             "props": self._show_props,
@@ -112,6 +121,8 @@ class Api:
             routes=[
                 *(Route(path, handlers[word], methods=["POST"]) for path, word in posts.items()),
                 *(Route(path, handlers[word], methods=["GET"]) for path, word in endpoints.LOOKS.items()),
+                Route(endpoints.RESPONSE, handlers["response"], methods=["GET", "DELETE"]),
+                Route(f"{endpoints.RESPONSE}/input_items", handlers["response_input"], methods=["GET"]),
             ],
             exception_handlers={
                 LlamactlError: _handle_error,
@@ -194,8 +205,19 @@ class Api:
         service = self._require_service()
         body = parse_body(await request.body(), MessagesBody)
         chat = convert_messages(body)
-        jobs, frame = await _stay(request, _submit_as(service, chat, messages_chat.FIELDS))
+        jobs, frame = await _stay(request, _name_errors(service.submit_chat(chat), messages_chat.FIELDS))
         return _choose_response(service, jobs, MessagesShape(frame, body), chat)
+
+    async def _answer_responses(self, request: Request) -> Any:
+        service = self._require_service()
+        data = await request.body()
+        body = parse_body(data, ResponsesBody)
+        conversion = self._responses.convert(body)
+        chat = conversion.chat
+        jobs, frame = await _stay(request, _name_errors(service.submit_chat(chat), responses_chat.FIELDS))
+        keep = None if body.store is False else self._responses.make_keep(body, conversion, len(data))
+        shape = ResponsesShape(frame, ResponseSettings(body, conversion, service.sampling, keep))
+        return _choose_response(service, jobs, shape, chat)
 
     async def _answer_embedding(self, request: Request) -> Any:
         service = self._require_service()
@@ -288,7 +310,29 @@ class Api:
     async def _count_messages(self, request: Request) -> Response:
         service = self._require_service()
         chat = convert_messages(parse_body(await request.body(), CountBody))
-        return _answer_json({"input_tokens": await _stay(request, service.count_tokens(chat))})
+        counting = _name_errors(service.count_tokens(chat), messages_chat.FIELDS)
+        return _answer_json({"input_tokens": await _stay(request, counting)})
+
+    async def _count_responses(self, request: Request) -> Response:
+        service = self._require_service()
+        chat = self._responses.convert(parse_body(await request.body(), responses.CountBody)).chat
+        n_tokens = await _stay(request, _name_errors(service.count_tokens(chat), responses_chat.FIELDS))
+        return _answer_json({"object": "response.input_tokens", "input_tokens": n_tokens})
+
+    # --- what is kept -----------------------------------------------------------------------------
+
+    async def _tell_response(self, request: Request) -> Response:
+        response_id = _read_response_id(request)
+        if request.method == "DELETE":
+            self._responses.remove(response_id)
+            return _answer_json({"id": response_id, "object": "response", "deleted": True})
+        if request.query_params.get("stream", "false") != "false":
+            raise refuse("cannot use `stream`: what is kept of a response is its end")
+        return _answer_json(self._responses.require(response_id).response)
+
+    async def _list_response_input(self, request: Request) -> Response:
+        stored = self._responses.require(_read_response_id(request))
+        return _answer_json(list_input(stored, request.query_params))
 
     # --- the instance itself ----------------------------------------------------------------------
 
@@ -332,10 +376,14 @@ async def _stay(request: Request, submitting: Coroutine[Any, Any, _T]) -> _T:
         watching.cancel()
 
 
-async def _submit_as(service: Service, chat: ChatBody, fields: dict[str, str]) -> tuple[list[Job], Frame]:
-    """A chat that came in other words. Errors name its fields as the client does."""
+def _read_response_id(request: Request) -> str:
+    return f"resp_{request.path_params['rest']}"
+
+
+async def _name_errors(answering: Coroutine[Any, Any, _T], fields: dict[str, str]) -> _T:
+    """What is said to a chat that came in other words. Errors name its fields as the client does."""
     try:
-        return await service.submit_chat(chat)
+        return await answering
     except LlamactlError as error:
         raise rename_fields(error, fields) from None
 

@@ -81,6 +81,8 @@ class Frame:
     """What an answer that tells it says of the request of a choice."""
     make_reader: Callable[[], Reader] = PlainReader
     """For each choice one: what its text is made of."""
+    count_tokens: Callable[[str], int] = len
+    """Of a text that the model has written."""
     is_legacy: bool = False
     """Calls are told in OpenAI's older form."""
 

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from llamactl import event_stream
+from llamactl.dialects.common import seal_reasoning
 from llamactl.dialects.messages import MessagesBody
-from llamactl.dialects.messages_chat import seal_reasoning
 from llamactl.endpoints import format_http_error
 from llamactl.errors import LlamactlError
 from llamactl.instance.engine.jobs import FinishEvent, FinishReason, ProgressEvent, TextEvent
@@ -58,8 +58,6 @@ class MessagesShape:
         self._message = Message()
         self._has_begun = False
         self._n_cached = 0
-        self._n_thinking = 0
-        """Tokens, until the last piece of reasoning."""
         self._open = ""
         """The kind of block that grows, or the number of the call."""
         self._index = -1
@@ -85,7 +83,7 @@ class MessagesShape:
         return self._begin()
 
     def text(self, index: int, event: TextEvent) -> bytes:
-        return b"".join([self._format_delta(delta) for delta in self._read(event)])
+        return b"".join([self._format_delta(delta) for delta in self._reader.read(event)])
 
     def last(self, index: int, finish: FinishEvent) -> bytes:
         chunks = [self._format_delta(delta) for delta in self._reader.end(finish)]
@@ -142,7 +140,7 @@ class MessagesShape:
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         answer, message = answers[0], self._message
         for part in answer.parts:
-            message.add(self._read(part))
+            message.add(self._reader.read(part))
         message.add(self._reader.end(answer.finish))
         finish = answer.finish
         return {
@@ -165,12 +163,6 @@ class MessagesShape:
         return blocks
 
     # --- both ---
-
-    def _read(self, event: TextEvent) -> Sequence[Delta]:
-        deltas = self._reader.read(event)
-        if any(isinstance(delta, ReasoningDelta) for delta in deltas):
-            self._n_thinking = event.n_generated
-        return deltas
 
     def _sign(self, reasoning: str) -> str:
         """What clients pass back with it: a mark that there is something, or where it is not shown, itself."""
@@ -198,7 +190,10 @@ class MessagesShape:
             "cache_read_input_tokens": n_cached,
             "output_tokens": n_generated,
         }
-        return {**usage, "output_tokens_details": {"thinking_tokens": self._n_thinking}} if self._n_thinking else usage
+        if self._message.reasoning:
+            n_thinking = min(self._frame.count_tokens(self._message.reasoning), n_generated)
+            usage["output_tokens_details"] = {"thinking_tokens": n_thinking}
+        return usage
 
     def _format_edits(self) -> dict[str, Any]:
         return {"context_management": {"applied_edits": []}} if self._edits else {}

@@ -333,6 +333,7 @@ class Service:
             n_prompt=[len(prompt) for prompt in prompts for _ in range(n)],
             describe=lambda index: self._describe(jobs[index]),
             make_reader=plan.make_reader,
+            count_tokens=lambda text: len(self.vocabulary.tokenize(text, add_special=False, parse_special=False)),
             is_legacy=plan.is_legacy,
         )
         for index, job in enumerate(jobs):

@@ -114,6 +114,8 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "detokenize": {"tokens": []},
     "template": {"messages": []},
     "count_chat": {"messages": []},
+    "responses": {"input": "x"},
+    "count_responses": {"input": "x"},
     "messages": {"messages": [{"role": "user", "content": "x"}]},
     "count_messages": {"messages": [{"role": "user", "content": "x"}]},
 }

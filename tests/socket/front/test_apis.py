@@ -108,3 +108,37 @@ def test_stream_whose_instance_dies_ends_with_a_named_error(stage: Any) -> None:
         check_anthropics(msgspec.json.decode(data.removeprefix(b"data: ").strip()), "api_error")
 
     stage(scenario)
+
+
+STORED = f"/v1/responses/resp_{'0' * 48}_YQ"
+"""Kept by the model `a`."""
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+@pytest.mark.parametrize("below", ["", "/input_items?order=asc"])
+def test_response_is_asked_of_the_model_that_keeps_it(stage: Any, method: str, below: str) -> None:
+    async def scenario(world: Any) -> None:
+        instance = await world.add_model("a")
+        client = await world.connect()
+        client.writer.write(f"{method} {STORED}{below} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        call = await instance.call()
+        assert (call.request.method, call.request.target) == (method, STORED + below)
+        call.answer(b"{}")
+        assert (await client.read_response()).status == 200
+
+    stage(scenario)
+
+
+def test_no_model_is_loaded_for_a_response_that_it_cannot_have_kept(stage: Any) -> None:
+    async def scenario(world: Any) -> None:
+        client = await world.connect()
+        client.writer.write(f"GET {STORED} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        request = await world.supervisor.expect(LeaseRequest)
+        assert (request.model, request.autoload, request.look) == ("a", False, True)
+        world.supervisor.send(Failure(id=request.id, code="not_loaded", message="cannot use 'a'"))
+        response = await client.read_response()
+        assert response.status == 404
+        assert "no such response is kept" in response.json()["error"]["message"]
+        assert (await client.get("/v1/responses/resp_other")).status == 404
+
+    stage(scenario)

@@ -146,7 +146,7 @@ def test_health_and_props_are_the_routers(stage: Any) -> None:
         (b"POST / HTTP/1.1", 405, "GET, HEAD, OPTIONS"),
         (b"GET /slots HTTP/1.1", 400, None),
         (b"POST /nothing HTTP/1.1", 404, None),
-        (b"POST /v1/responses HTTP/1.1", 404, None),
+        (b"POST /v1/moderations HTTP/1.1", 404, None),
         (b"GET /v1/chat/completions?model=a HTTP/1.1", 405, "POST, OPTIONS"),
         (b"DELETE /v1/chat/completions HTTP/1.1", 405, "POST, OPTIONS"),
         (b"TRACE /tokenize HTTP/1.1", 405, "POST, OPTIONS"),
@@ -276,7 +276,7 @@ def test_model_is_loaded_for_the_routes_that_instances_have(stage: Any, path: st
 @pytest.mark.parametrize(
     ("method", "target"),
     [
-        ("POST", "/v1/responses"),
+        ("POST", "/v1/audio/speech"),
         ("POST", "/v1/moderations?autoload=true"),
         ("POST", "/api/chat"),
         ("POST", "/v1/images/generations"),

@@ -16,7 +16,7 @@ import gguf
 import pytest
 
 from llamactl import bodies
-from llamactl.dialects import messages
+from llamactl.dialects import messages, responses
 from llamactl.settings import ModelSettings
 from tests.models import write_embedding_model, write_model
 from tests.scripted_instance import VARIABLE
@@ -26,7 +26,7 @@ from tests.socket.instance.scripted import TEMPLATE as CALLS_TEMPLATE
 
 PAGE = Path(__file__).parents[3] / "docs/http.md"
 CHAT, COMPLETION, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
-MESSAGES_PATH = "/v1/messages"
+MESSAGES_PATH, RESPONSES = "/v1/messages", "/v1/responses"
 MESSAGES = [{"role": "user", "content": "hello"}]
 LONG = "hello world and the rest of it " * 12
 """So long that a stream is quiet while it is read."""
@@ -36,11 +36,12 @@ JUNK: tuple[Any, ...] = (True, 3, "low", ["a"], {"a": 1})
 TEMPLATE = "{{ word }}" + CALLS_TEMPLATE
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("look", "go")]
 FUNCTIONS = [tool["function"] for tool in TOOLS]
+OWN_TOOLS = [{"type": "function", **function} for function in FUNCTIONS]
 TWO = "".join(f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>\n' for name in ("look", "go"))
 CALLING = {"messages": [{"role": "user", "content": "call"}], "n_predict": 200, "ignore_eos": False, "tools": TOOLS}
 THINKING = {"messages": [{"role": "user", "content": "think"}], "n_predict": 200, "ignore_eos": False}
 SCRIPT = [("call", TWO), ("think", "<think>\nNow this is a thought.\n</think>\n\nAnd this is none.")]
-NEVER_THE_SAME = re.compile(r"_ms$|_per_second$|^(id|created|id_slot)$")
+NEVER_THE_SAME = re.compile(r"_ms$|_per_second$|^(id|item_id|created|created_at|completed_at|id_slot)$")
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ FIXED: dict[str, Any] = {**CHOSEN, "n_predict": 6}
 GROUPS = {
     "Every generation": Group(NATIVE, {"prompt": "hello", **FIXED}, bodies.GenerationBody),
     "Chats": Group(CHAT, {"messages": MESSAGES, **FIXED}, bodies.ChatBody),
+    "Responses": Group(RESPONSES, {"input": "hello", **CHOSEN, "max_output_tokens": 6}, responses.ResponsesBody),
     "Messages": Group(MESSAGES_PATH, {"messages": MESSAGES, **CHOSEN, "max_tokens": 6}, messages.MessagesBody),
     "Completions": Group(COMPLETION, {"prompt": "hello", **FIXED}, bodies.CompletionBody),
     "Gaps": Group("/infill", {"input_prefix": "a", "input_suffix": "b", **FIXED}, bodies.InfillBody),
@@ -99,8 +101,13 @@ FULL = {"prompt": "hello " * 80, "n_predict": 48, "response_fields": ["content"]
 """More than the context holds."""
 SPOKEN = {"n_probs": 2, "temperature": 1, "seed": 1}
 
+
+def keep_response(children: "dict[str, Child]") -> str:
+    return str(ask(children, RESPONSES, {"input": "the", "max_output_tokens": 2})[1]["id"])
+
+
 EFFECTS: dict[tuple[str, str], tuple[Any, dict[str, Any]] | tuple[Any, dict[str, Any], str]] = {
-    # field: value that shows, what else stands in the body, another route
+    # field: value that shows (or what makes it), what else stands in the body, another route
     ("Every generation", "stream"): (True, {}),
     ("Every generation", "stream_options"): ({"include_usage": True}, STREAM, COMPLETION),
     ("Every generation", "max_tokens"): (2, {"n_predict": None, "max_tokens": 6}),
@@ -149,6 +156,27 @@ EFFECTS: dict[tuple[str, str], tuple[Any, dict[str, Any]] | tuple[Any, dict[str,
     ("Chats", "thinking_budget_tokens"): (5, THINKING),
     ("Chats", "reasoning_budget_tokens"): (5, THINKING),
     ("Chats", "reasoning_budget_message"): ("Enough.", {**THINKING, "thinking_budget_tokens": 5}),
+    ("Responses", "input"): ("the", {}),
+    ("Responses", "instructions"): ("the", {}),
+    ("Responses", "max_output_tokens"): (2, {}),
+    ("Responses", "stream"): (True, {}),
+    ("Responses", "store"): (False, {}),
+    ("Responses", "previous_response_id"): (keep_response, {}),
+    ("Responses", "tools"): ([{"type": "function", "name": "look"}], {}),
+    ("Responses", "tool_choice"): ({"type": "function", "name": "go"}, {"tools": OWN_TOOLS}),
+    ("Responses", "text"): ({"format": {"type": "json_schema", "schema": SCHEMA}}, {"ignore_eos": False}),
+    ("Responses", "reasoning"): ({"effort": "none"}, {}),
+    ("Responses", "include"): (["message.output_text.logprobs"], {}),
+    ("Responses", "top_logprobs"): (2, {}),
+    ("Responses", "metadata"): ({"a": "b"}, {}),
+    ("Responses", "truncation"): ("auto", {}),
+    ("Responses", "parallel_tool_calls"): (False, {}),
+    ("Responses", "stop"): (["b"], {"grammar": 'root ::= "a" "b" "c"', "ignore_eos": False}),
+    ("Responses", "cache_prompt"): (True, {}),
+    ("Responses", "chat_template_kwargs"): ({"word": "the"}, {}),
+    ("Responses", "timings_per_token"): (True, STREAM),
+    ("Responses", "return_progress"): (True, STREAM),
+    ("Responses", "sse_ping_interval"): (1e-6, {**STREAM, "input": LONG}),
     ("Messages", "messages"): ([{"role": "user", "content": "the"}], {}),
     ("Messages", "system"): ("the", {}),
     ("Messages", "max_tokens"): (2, {}),
@@ -215,6 +243,12 @@ REFUSALS: dict[str, tuple[Any, dict[str, Any]]] = {
     "container": ("c", {}),
 }
 OWN_REFUSALS: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {}
+OWN_REFUSALS: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {
+    ("Messages", "tool_choice"): ({"type": "any"}, {}),
+    ("Responses", "background"): (True, {}),
+    ("Responses", "conversation"): ("conv_1", {}),
+    ("Responses", "prompt"): ({"id": "p"}, {}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +291,13 @@ def ask(children: dict[str, Child], path: str, body: dict[str, Any]) -> tuple[in
     if not data.startswith(("data:", ":", "event:")):
         return response.status, json.loads(data)
     events = [line.removeprefix("data: ") for line in data.splitlines() if line]
-    return response.status, [json.loads(event) if event[0] == "{" else event for event in events]
+    decoded = [json.loads(event) if event[0] == "{" else event for event in events]
+    return response.status, list_kinds(decoded) if path == RESPONSES else decoded
+
+
+def list_kinds(events: list[Any]) -> list[str]:
+    """Where pieces are cut depends on how fast they are read."""
+    return sorted({f"{event['type']} {sorted(event)}" if isinstance(event, dict) else event for event in events})
 
 
 def keep_stable(answer: Any, *, slot: bool = False) -> Any:
@@ -286,7 +326,7 @@ def test_field_that_is_done_changes_the_answer(children: dict[str, Child], claim
         assert claim.field in bodies.SamplingBody.__struct_fields__, "a value whose effect shows is missing above"
         default = ask(children, NATIVE, group.base)[1]["generation_settings"][claim.field]
         known = (default + 1 if isinstance(default, int) else default / 2 + 0.125, {})
-    value, more = known[0], known[1]
+    value, more = known[0](children) if callable(known[0]) else known[0], known[1]
     path = known[2] if len(known) > 2 else group.path
     base = {**group.base, **({"messages": MESSAGES} if path == CHAT else {}), **more}
     slot = claim.field == "id_slot"

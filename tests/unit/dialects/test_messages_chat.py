@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from llamactl.bodies import ChatBody, ContentPart, ImageUrl, SamplingBody, parse_body
+from llamactl.dialects.common import open_reasoning, seal_reasoning
 from llamactl.dialects.messages import MessagesBody
-from llamactl.dialects.messages_chat import convert_messages, open_reasoning, seal_reasoning
+from llamactl.dialects.messages_chat import convert_messages
 from llamactl.errors import LlamactlError
 
 USER = {"role": "user", "content": "hi"}
@@ -123,14 +124,18 @@ def test_tools_and_choices_are_those_of_chats() -> None:
     assert [convert(tool_choice={"type": word}).tool_choice for word in ("auto", "none")] == ["auto", "none"]
 
 
-def test_thinking_and_effort_reach_the_template() -> None:
+def test_thinking_and_effort_are_those_of_chats() -> None:
     for kind, thinks in (("enabled", True), ("adaptive", True), ("disabled", False)):
-        assert convert(thinking={"type": kind, "budget_tokens": 2000}).chat_template_kwargs == {
-            "enable_thinking": thinks
-        }
-    chat = convert(output_config={"effort": "max"}, chat_template_kwargs='{"enable_thinking": false}')
-    assert chat.chat_template_kwargs == {"reasoning_effort": "high", "enable_thinking": False}
-    assert convert().chat_template_kwargs is None
+        assert convert(thinking={"type": kind}).enable_thinking is thinks
+    chat = convert(thinking={"type": "enabled", "budget_tokens": 2000}, output_config={"effort": "max"})
+    assert (chat.thinking_budget_tokens, chat.reasoning_effort) == (2000, "high")
+    chat = convert(chat_template_kwargs='{"a": 1}')
+    assert (chat.enable_thinking, chat.reasoning_effort, chat.chat_template_kwargs) == (None, None, '{"a": 1}')
+
+
+def test_one_call_at_a_time_can_be_asked_for() -> None:
+    assert convert(tool_choice={"type": "auto", "disable_parallel_tool_use": True}).parallel_tool_calls is False
+    assert convert(tool_choice={"type": "auto"}).parallel_tool_calls is None
 
 
 def test_format_is_a_schema() -> None:
@@ -169,6 +174,7 @@ def test_how_tokens_are_chosen_is_said_in_the_same_words() -> None:
         ({"tool_choice": {"type": "tool", "name": "gone"}}, "`tool_choice.name`"),
         ({"tool_choice": {"type": "some"}}, "`tool_choice.type`"),
         ({"thinking": {"type": "sometimes"}}, "`thinking.type`"),
+        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "`thinking.budget_tokens`"),
         ({"thinking": {"type": "adaptive", "display": "loud"}}, "`thinking.display`"),
         ({"output_config": {"format": {"type": "xml"}}}, "`output_config.format`"),
         ({"mcp_servers": [{"url": "http://x"}]}, "`mcp_servers`"),

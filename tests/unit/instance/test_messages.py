@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from llamactl.dialects.common import open_reasoning
 from llamactl.dialects.messages import MessagesBody, Thinking, Turn
-from llamactl.dialects.messages_chat import open_reasoning
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.jobs import FinishEvent, FinishReason, ProgressEvent, TextEvent, Timings
 from llamactl.instance.http.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallDelta
@@ -40,9 +40,16 @@ def finish(reason: FinishReason = FinishReason.STOP, **more: Any) -> FinishEvent
     return FinishEvent(reason, 12, 6, 4, TIMINGS, **more)
 
 
+def count_words(text: str) -> int:
+    return len(text.split())
+
+
 def make_shape(script: Sequence[Sequence[Delta]], **fields: Any) -> MessagesShape:
     body = MessagesBody(messages=[Turn(role="user", content="hi")], **fields)
-    return MessagesShape(Frame("m", n_prompt=[12], make_reader=lambda: Scripted(script)), body)
+    return MessagesShape(
+        Frame("m", n_prompt=[12], make_reader=lambda: Scripted(script), count_tokens=lambda text: len(text.split())),
+        body,
+    )
 
 
 def parse(stream: bytes) -> list[dict[str, Any]]:
