@@ -131,7 +131,7 @@ def _heard(mtmd: Any, log: LlamaLog) -> Iterator[None]:
 
 
 def _explain_failure(environment: ChildEnvironment, log: LlamaLog) -> LlamactlError:
-    reason = log.explain() or "llama.cpp gives no reason"
+    reason, *_ = (log.explain() or "llama.cpp gives no reason").removeprefix("error: ").splitlines()
     return LlamactlError(
         ErrorCode.LOAD_FAILED,
         f"cannot load projector {environment.settings.mmproj}: {reason}",

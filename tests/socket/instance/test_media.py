@@ -354,6 +354,7 @@ def test_projector_that_does_not_fit_fails_the_load_with_the_reason(
         failed = child.supervisor.wait_for("failed")
         assert failed.error.startswith(f"cannot load projector {files[projector]}: ")
         assert reason in failed.error
+        assert "error:" not in failed.error
         assert child.wait() == 1
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.models import write_model, write_projector
+from tests.models import write_eye, write_model, write_projector
 from tests.system.harness import PATHS, Llamactl
 
 
@@ -117,7 +117,7 @@ def test_supervisor_has_heads_of_projectors_read_by_its_child(
 ) -> None:
     for name in ("vision-Q4_K_M", "vision-Q8_0"):
         (tmp_models / f"{name}.gguf").write_bytes(tiny["a"].read_bytes())
-    write_projector(tmp_models / "mmproj-F16.gguf", projector="mlp", width=64).chmod(0o644)
+    write_eye(tmp_models / "mmproj-F16.gguf").chmod(0o644)
     write_projector(tmp_models / "Qwen3.5-0.8B-mmproj-BF16.gguf", projector="qwen3vl_merger", width=1024)
     llamactl.start()
     name_directory(tmp_models)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models import write_large_model, write_model, write_projector
+from tests.models import write_eye, write_large_model, write_model
 from tests.system import journal
 from tests.system.harness import Llamactl, run, show, sum_bytes
 
@@ -22,7 +22,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "small": write_model(place / "small.gguf", name="small", n_ctx_train=2048),
         "big": write_large_model(place / "big.gguf", BIG),
-        "projector": write_projector(place / "projector.gguf", projector="mlp"),
+        "projector": write_eye(place / "projector.gguf"),
     }
 
 
