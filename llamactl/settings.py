@@ -126,7 +126,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     chat_template: str = ""
     """A Jinja template that replaces the file's own, or the name of one that llama.cpp has built in."""
     reasoning: Switch = Switch.AUTO
-    """What the template's `enable_thinking` is. Auto is on, as in llama-server: what cannot think has no such word."""
+    """What the template's `enable_thinking` is. Auto, as in llama-server: on where the template can think."""
     reasoning_budget: int = -1
     """Tokens that the model may think for in answers whose request says no number; -1: any."""
     chat_template_kwargs: dict[str, Any] = {}

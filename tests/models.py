@@ -29,7 +29,7 @@ def write_model(
     n_layer: int = 2,
     n_head: int = 4,
     n_embd: int = 64,
-    chat_template: str | None = CHAT_TEMPLATE,
+    chat_template: str | Sequence[Mapping[str, str]] | None = CHAT_TEMPLATE,
     add_bos: bool = True,
     fills_gaps: bool = False,
     control: Sequence[str] = (),
@@ -39,6 +39,7 @@ def write_model(
     seed: int = 1,
 ) -> Path:
     """A causal model of the llama architecture; with `mrope`, one of qwen2vl, whose positions have several parts.
+    `chat_template`: several have a `name` and a `template` each;
     `fills_gaps`: it has tokens for the edges of a gap (/infill);
     `control`: further tokens that are no text; `sampling`: what the file recommends; `tensors_per_shard`: `path`
     becomes so many files as that takes.

@@ -11,6 +11,7 @@ running step is not older than such a step may be.
 import asyncio
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -409,8 +410,20 @@ def _free(loaded: "Loaded") -> None:
     trim_memory()
 
 
+_SERVER = (
+    "uvicorn",
+    "uvicorn.protocols.http.httptools_impl",
+    "llamactl.instance.http.api",
+    "llamactl.instance.engine.embed",
+    "llamactl.instance.engine.media_steps",
+    "llamactl.instance.readers",
+)
+
+
 def _import_server() -> None:
-    """What serving needs and loading does not."""
+    """What serving needs and loading does not, and what of it is needed last."""
+    for name in _SERVER:
+        importlib.import_module(name)
 
 
 @contextlib.asynccontextmanager

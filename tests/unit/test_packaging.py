@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from llamactl.chatlib.place import OUR_FILES
 from llamactl.cli.install import (
     InstallError,
     describe_closed,
@@ -48,6 +49,7 @@ def test_wheel_carries_units_and_configuration(wheel: Path) -> None:
         names = set(archive.namelist())
     assert len(SHARED) >= 10
     assert {f"llamactl/share_data/{path}" for path in SHARED} <= names
+    assert {f"llamactl/chatlib/{name}" for name in OUR_FILES} <= names, "from which setup-chat builds the chat layer"
     assert not [name for name in names if name.startswith(("tests/", "scripts/")) or "__pycache__" in name]
 
 

@@ -8,6 +8,7 @@ wrote: it belongs on a thread of its own. Everything here may be called from any
 import hashlib
 import threading
 import weakref
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -16,6 +17,8 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.llama.chat_library import ChatLibrary, ChatLibraryError, load_chat_library
 
 MAX_REQUEST_BYTES = 64 << 20
+MAX_PROPERTIES = 500
+"""Of one object in a schema."""
 MAX_ANSWER_BYTES = 4 << 20
 """What is parsed is parsed anew with each text that is added."""
 
@@ -141,6 +144,22 @@ class _Fed(msgspec.Struct, frozen=True):
     message: Message | None = None
 
 
+def check_schemas(schemas: Iterable[Any]) -> None:
+    """Raises LlamactlError(INVALID_REQUEST) for an object of so many properties that making a grammar of it would take
+    minutes: the time grows with the third power of those that may be left out.
+    """
+    waiting = list(schemas)
+    while waiting:
+        schema = waiting.pop()
+        if isinstance(schema, list):
+            waiting += schema
+        elif isinstance(schema, dict):
+            properties = schema.get("properties")
+            if isinstance(properties, dict) and len(properties) > MAX_PROPERTIES:
+                raise _refuse(f"a schema has {len(properties)} properties, at most {MAX_PROPERTIES} are taken")
+            waiting += schema.values()
+
+
 class ParseError(Exception):
     """The answer is not in the form that its parser reads: models make mistakes. What was told before stands."""
 
@@ -183,6 +202,7 @@ class LayerTemplate:
 
     def apply(self, request: ApplyRequest) -> Applied:
         """Raises LlamactlError(INVALID_REQUEST) where the template refuses this."""
+        check_schemas([request.tools, request.json_schema])
         try:
             data = _encode(request)
         except (OverflowError, RecursionError, TypeError, ValueError) as error:

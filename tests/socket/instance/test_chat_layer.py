@@ -157,6 +157,48 @@ def test_nesting_is_counted_before_llama_cpp_sees_it(template: LayerTemplate, de
         assert error.value.code is ErrorCode.INVALID_REQUEST
 
 
+def make_wide(n: int, **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(n)}, **more}
+
+
+def test_wide_schema_is_refused_before_it_takes_minutes(template: LayerTemplate) -> None:
+    for schema in (make_wide(2000), {"type": "array", "items": {"anyOf": [{"type": "null"}, make_wide(501)]}}):
+        function = {"name": "look", "description": "", "parameters": schema}
+        for request in (
+            ApplyRequest(messages=[USER], tools=[{"type": "function", "function": function}]),
+            ApplyRequest(messages=[USER], json_schema=schema),
+        ):
+            with pytest.raises(LlamactlError, match=r"properties, at most 500 are taken") as error:
+                template.apply(request)
+            assert error.value.code is ErrorCode.INVALID_REQUEST
+    required = [f"p{number}" for number in range(500)]
+    assert template.apply(ApplyRequest(messages=[USER], json_schema=make_wide(500, required=required))).grammar
+
+
+HOSTILE_SCHEMAS: dict[str, Any] = {
+    "groups in a pattern": {"type": "string", "pattern": "^" + "(" * 100_000 + ")" * 100_000 + "$"},
+    "classes in a pattern": {"type": "string", "pattern": "^" + "[" * 100_000 + "$"},
+    "repetitions in a pattern": {"type": "string", "pattern": "^((((a{1000}){1000}){1000}){1000})$"},
+    "a long text": {"type": "string", "minLength": 10**8, "maxLength": 10**9},
+    "many items": {"type": "array", "items": {}, "minItems": 10**8},
+    "itself": {"$ref": "#"},
+    "itself with more": {"allOf": [{"$ref": "#"}]},
+    "a circle": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    "what is no schema": {"type": ["object", 5], "properties": {"a": 5, "b": None}, "required": [1]},
+    "numbers": {"type": "integer", "minimum": -(10**18), "maximum": 10**18},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_SCHEMAS)
+def test_hostile_schema_is_an_error_or_a_grammar(template: LayerTemplate, name: str) -> None:
+    schema = {"type": "object", "properties": {"at": HOSTILE_SCHEMAS[name]}}
+    function = {"name": "look", "description": "", "parameters": schema}
+    with suppress(LlamactlError):
+        template.apply(ApplyRequest(messages=[USER], tools=[{"type": "function", "function": function}]))
+    with suppress(LlamactlError):
+        template.apply(ApplyRequest(messages=[USER], json_schema=HOSTILE_SCHEMAS[name]))
+
+
 def test_brackets_in_a_text_are_no_nesting(template: LayerTemplate) -> None:
     text = "[{" * 5000
     assert text in template.apply(ApplyRequest(messages=[{"role": "user", "content": text}])).prompt

@@ -16,9 +16,11 @@ from llamactl.instance.chat.conversation import choose_variables, make_request, 
 from llamactl.instance.chat.layer import ChatLayer
 from llamactl.instance.http.tools import plan_tools, unify_messages
 from llamactl.instance.llama.library import NO_LOG, llama
-from llamactl.settings import Switch
+from llamactl.settings import ModelSettings, Switch
+from tests.models import write_model
 from tests.sdist import read_templates
-from tests.socket.instance.conversations import CONVERSATIONS
+from tests.socket.instance.conversations import CONVERSATIONS, LOOK
+from tests.socket.instance.harness import run_child
 from tests.socket.instance.record_prompts import FILE, REFUSED, digest
 
 RECORDED: dict[str, dict[str, str]] = json.loads(FILE.read_text())
@@ -90,3 +92,44 @@ def test_ids_are_shortened_where_the_template_wants_nine_characters(layer: ChatL
     other = layer.open_template(read_templates()["deepseek-ai-DeepSeek-V3.1"], None)
     messages = make_request(body.messages, other.info, {}, tools=body.tools).messages
     assert messages[1]["tool_calls"][0]["id"] == messages[2]["tool_call_id"] == "call_1234567"
+
+
+def test_file_with_a_template_for_tools_has_it_used_for_them(tmp_path: Path) -> None:
+    """On request, of an instance."""
+    plain = "plain{% for message in messages %}|{{ message.content }}{% endfor %}"
+    for_tools = "for {{ tools[0].function.name }}{% for message in messages %}|{{ message.content }}{% endfor %}"
+    templates = [{"name": "default", "template": plain}, {"name": "tool_use", "template": for_tools}]
+    path = write_model(tmp_path / "two.gguf", chat_template=templates)
+    with run_child(tmp_path, "serve", ModelSettings(name="two", path=str(path), ctx=256, threads=1)) as child:
+        child.supervisor.wait_for("ready")
+
+        def write(**fields: Any) -> Any:
+            body = {"messages": [{"role": "user", "content": "hello"}], **fields}
+            return child.request("POST", "/apply-template", body)[1]["prompt"]
+
+        assert write() == "plain|hello"
+        assert write(tools=[LOOK]) == "for look|hello"
+        assert write(tools=[]) == "plain|hello"
+        assert child.request("GET", "/props")[1]["chat_template_caps"]["supports_tools"] is True
+
+
+def test_prompts_of_one_instance_are_those_of_its_configuration(tiny: Path, tmp_path: Path) -> None:
+    """`reasoning` and `chat_template_kwargs`, where the template can think and where a request says otherwise."""
+    source = read_templates()["Qwen-Qwen3-0.6B"]
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    no_thoughts = "<think>\n\n</think>\n\n"
+    for number, (reasoning, thinks) in enumerate([(Switch.AUTO, True), (Switch.ON, True), (Switch.OFF, False)]):
+        settings = ModelSettings(
+            name="tiny", path=str(tiny), ctx=256, threads=1, chat_template=source, reasoning=reasoning
+        )
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        with run_child(directory, "serve", settings) as child:
+            child.supervisor.wait_for("ready")
+            for more, expected in (
+                ({}, thinks),
+                ({"enable_thinking": True}, True),
+                ({"enable_thinking": False}, False),
+            ):
+                prompt = child.request("POST", "/apply-template", {**body, **more})[1]["prompt"]
+                assert prompt.endswith(no_thoughts) is not expected, (reasoning, more)
