@@ -204,7 +204,7 @@ class Api:
     async def _answer_messages(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), MessagesBody)
-        chat = convert_messages(body)
+        chat = await service.later_system.settle(convert_messages(body))
         jobs, frame = await _stay(request, _name_errors(service.submit_chat(chat), messages_chat.FIELDS))
         return _choose_response(service, jobs, MessagesShape(frame, body), chat)
 
@@ -213,7 +213,7 @@ class Api:
         data = await request.body()
         body = parse_body(data, ResponsesBody)
         conversion = self._responses.convert(body)
-        chat = conversion.chat
+        chat = await service.later_system.settle(conversion.chat)
         jobs, frame = await _stay(request, _name_errors(service.submit_chat(chat), responses_chat.FIELDS))
         keep = None if body.store is False else self._responses.make_keep(body, conversion, len(data))
         shape = ResponsesShape(frame, ResponseSettings(body, conversion, service.sampling, keep))
@@ -309,13 +309,15 @@ class Api:
 
     async def _count_messages(self, request: Request) -> Response:
         service = self._require_service()
-        chat = convert_messages(parse_body(await request.body(), CountBody))
+        body = parse_body(await request.body(), CountBody)
+        chat = await service.later_system.settle(convert_messages(body))
         counting = _name_errors(service.count_tokens(chat), messages_chat.FIELDS)
         return _answer_json({"input_tokens": await _stay(request, counting)})
 
     async def _count_responses(self, request: Request) -> Response:
         service = self._require_service()
-        chat = self._responses.convert(parse_body(await request.body(), responses.CountBody)).chat
+        body = parse_body(await request.body(), responses.CountBody)
+        chat = await service.later_system.settle(self._responses.convert(body).chat)
         n_tokens = await _stay(request, _name_errors(service.count_tokens(chat), responses_chat.FIELDS))
         return _answer_json({"object": "response.input_tokens", "input_tokens": n_tokens})
 

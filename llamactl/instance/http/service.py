@@ -47,6 +47,7 @@ from llamactl.instance.engine.sampling import needs_preparation, prepare_sampler
 from llamactl.instance.http.chats import ChatPlan, ChatPlanner
 from llamactl.instance.http.formats import Frame, format_params
 from llamactl.instance.http.grammar_check import GrammarChecker
+from llamactl.instance.http.later_system import LaterSystem
 from llamactl.instance.http.media_prompts import MediaPrompts
 from llamactl.instance.http.numbers import NumberWatch
 from llamactl.instance.http.parameters import (
@@ -108,6 +109,10 @@ class Service:
     @cached_property
     def numbers(self) -> NumberWatch:
         return NumberWatch(self.settings.name)
+
+    @cached_property
+    def later_system(self) -> LaterSystem:
+        return LaterSystem(self.write_prompt)
 
     async def submit_chat(self, body: ChatBody) -> tuple[list[Job], Frame]:
         self._require_text()

@@ -376,3 +376,26 @@ def test_tokens_of_tools_are_counted_as_they_are_read(model: ScriptedModel, clie
     counted = client.messages.count_tokens(model="scripted", messages=ASK["messages"], tools=ASK["tools"])
     usage = client.messages.create(**ASK).usage
     assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+
+
+REFUSES_LATER_SYSTEM = """\
+{%- for message in messages %}
+{%- if message.role == "system" and not loop.first %}{{ raise_exception("System message must be at the beginning.") }}
+{%- endif %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}<|im_start|>assistant
+"""
+
+
+def test_system_in_the_middle_reaches_models_whatever_their_template(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    body = {**make_claude_code(), "tools": [], "max_tokens": 40}
+    codex = {"input": [{"role": "user", "content": "x"}, {"role": "developer", "content": "the date has changed"}]}
+    with run_scripted(tmp_path_factory.mktemp("refusing"), template=REFUSES_LATER_SYSTEM) as model:
+        model.say(("the date has changed", "So it has."))
+        blocks, _ = ask_claude_code(model, body)
+        assert blocks[0]["text"] == "So it has."
+        assert model.child.request("POST", "/v1/responses", codex)[1]["output"][0]["content"][0]["text"] == "So it has."
+        chat = {"messages": [*body["messages"][:1], {"role": "system", "content": "x"}]}
+        assert model.child.request("POST", "/v1/chat/completions", chat)[0] == 400, "in chats it is the client's matter"
