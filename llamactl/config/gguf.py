@@ -110,7 +110,7 @@ class _Reader:
             self.position += _measure(kind)
 
     def skip_array(self) -> int:
-        """How many elements it has."""
+        """Go past an array; how many elements it has."""
         element, count = self.consume_uint32(), self.consume_uint64()
         if element == _STRING:
             self.skip_strings(count)

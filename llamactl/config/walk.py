@@ -38,7 +38,7 @@ class Folder:
 
 @dataclass
 class Walk:
-    """What was seen."""
+    """What was seen of a directory and those below it."""
 
     folders: list[Folder] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)

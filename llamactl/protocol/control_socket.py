@@ -20,6 +20,8 @@ MAX_LEASES = 1 << 14
 
 
 class ClientRole(StrEnum):
+    """What a client is there for; only fronts hold leases."""
+
     FRONT = "front"
     CLI = "cli"
 
@@ -234,29 +236,39 @@ class LeaseGrant(Message, frozen=True, kw_only=True, tag="granted"):
 
 
 class Done(Message, frozen=True, kw_only=True, tag="done"):
+    """Request `id` is done."""
+
     id: int
     model: str = ""
     seconds: float = 0.0
 
 
 class MeasureResult(Message, frozen=True, kw_only=True, tag="measured"):
+    """What a measurement has come to."""
+
     id: int
     model: str
     memory: ModelMemory
 
 
 class PlanResult(Message, frozen=True, kw_only=True, tag="planned"):
+    """What a load would do."""
+
     id: int
     plan: LoadPlan
 
 
 class ModelList(Message, frozen=True, kw_only=True, tag="models"):
+    """Models by name, at the moment `now_s`."""
+
     id: int
     now_s: float
     models: tuple[ModelStatus, ...]
 
 
 class MachineStatus(Message, frozen=True, kw_only=True, tag="machine"):
+    """The supervisor, its accounts, its queue, and what it has counted and decided."""
+
     id: int
     llamactl: str
     pid: int
@@ -279,6 +291,8 @@ class MachineStatus(Message, frozen=True, kw_only=True, tag="machine"):
 
 
 class ReloadResult(Message, frozen=True, kw_only=True, tag="reloaded"):
+    """What is different since the configuration was read before."""
+
     id: int
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()

@@ -12,6 +12,8 @@ from llamactl.protocol.values import Breakdown, DeviceList, Facts, Fraction, Not
 
 
 class ChildRole(StrEnum):
+    """What a child is there for: to serve a model, or to measure one."""
+
     SERVE = "serve"
     MEASURE = "measure"
 
@@ -30,6 +32,8 @@ class ChildHello(Message, frozen=True, kw_only=True, tag="hello"):
 
 
 class ChildState(StrEnum):
+    """What a child says of itself; the supervisor makes the model's state of it."""
+
     LOADING = "loading"
     READY = "ready"
     SLEEPING = "sleeping"
@@ -61,6 +65,8 @@ class Report(Message, frozen=True, kw_only=True, tag="report"):
 
 
 class AnswerResult(StrEnum):
+    """What became of an order."""
+
     OK = "ok"
     BUSY = "busy"
     UNSUPPORTED = "unsupported"
@@ -81,6 +87,8 @@ ChildMessage = ChildHello | Report | Answer
 
 
 class ChildWelcome(Message, frozen=True, kw_only=True, tag="welcome"):
+    """The greeting was accepted."""
+
     version: int
 
 
@@ -93,6 +101,8 @@ class Ack(Message, frozen=True, kw_only=True, tag="ack"):
 
 
 class OrderKind(StrEnum):
+    """What an instance is told to do."""
+
     STOP = "stop"
     SLEEP = "sleep"
     WAKE = "wake"

@@ -42,6 +42,8 @@ class MemoryStatus(StrEnum):
 
 
 class RowKind(StrEnum):
+    """Where the bytes of a row lie."""
+
     DEVICE = "device"
     HOST = "host"
     BUFFER_TYPE = "buffer_type"

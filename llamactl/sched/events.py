@@ -113,6 +113,8 @@ class SleepAnswered:
 
 @dataclass(frozen=True)
 class MeasureReported:
+    """Figures of a model have come, from its measure child or from the cache."""
+
     model: str
     min: Breakdown
     max: Breakdown
@@ -133,6 +135,8 @@ class MeasureEnded:
 
 @dataclass(frozen=True)
 class LeaseRequested:
+    """A front wants to send requests to a model."""
+
     waiter: Waiter
     model: str
     autoload: bool = True
@@ -151,6 +155,8 @@ class LoadRequested:
 
 @dataclass(frozen=True)
 class UnloadRequested:
+    """Unload by command or API."""
+
     waiter: Waiter
     model: str
     now: bool = False
@@ -169,6 +175,8 @@ class PinRequested:
 
 @dataclass(frozen=True)
 class MeasureRequested:
+    """Measure by command; figures that are known do not count as an answer."""
+
     waiter: Waiter
     model: str
 
@@ -205,6 +213,8 @@ class LeaseBusy:
 
 @dataclass(frozen=True)
 class LeaseIdle:
+    """The last request on a lease has ended."""
+
     holder: Holder
     model: str
     generation: str
@@ -215,6 +225,8 @@ class LeaseIdle:
 
 @dataclass(frozen=True)
 class RecallAnswered:
+    """A holder gives its lease back, or says that it is in use."""
+
     holder: Holder
     model: str
     generation: str
@@ -368,6 +380,8 @@ class StopUnit(InstanceEffect):
 
 @dataclass(frozen=True)
 class StartMeasure:
+    """Find out what the model needs. Answered by MeasureReported, where there are figures, and MeasureEnded."""
+
     settings: ModelSettings
     margins_bytes: dict[str, int] = field(default_factory=dict)
     extra_bufts: bool = True

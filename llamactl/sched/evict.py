@@ -34,6 +34,8 @@ class VictimVerdict(StrEnum):
 
 
 class Outcome(StrEnum):
+    """What a plan comes to."""
+
     FITS = "fits"
     EVICT = "evict"
     WAIT = "wait"

@@ -40,6 +40,8 @@ class StopReason(StrEnum):
 
 @dataclass
 class Lease:
+    """The right of one holder to send requests to an instance."""
+
     busy: bool
     busy_since_s: float
     last_used_s: float = 0.0
@@ -129,7 +131,7 @@ class Instance:
         return LeaseGone(model=self.model, generation=self.generation, reason=reason)
 
     def count_busy(self) -> int:
-        """Leases in use."""
+        """How many leases are in use."""
         return sum([lease.busy for lease in self.leases.values()]) if self.leases else 0
 
     def forget_assumed_busy(self) -> None:

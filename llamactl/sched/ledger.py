@@ -106,7 +106,7 @@ class Ledger:
     # --- what may be promised ---
 
     def get_margin(self, name: str) -> int:
-        """What must stay free on a device."""
+        """Bytes that must stay free on a device."""
         if name == HOST:
             return self.settings.host_margin_bytes or 0
         return self.settings.margins_bytes.get(name, self.settings.margin_bytes)

@@ -41,7 +41,7 @@ def explain_load(core: Core, model: Model, now: float) -> LoadPlan:
 
 
 def describe_choice(core: Core, model: Model, entry: Entry | None, choice: Choice, now: float) -> LoadPlan:
-    """A choice as a record."""
+    """A choice as `llamactl plan` shows it."""
     outcome, words = _format_outcome(core, model, entry, choice)
     return _make(core, model, outcome, words, choice, now)
 

@@ -34,7 +34,7 @@ class Agenda:
         return self._new
 
     def add(self, scope: Scope, model: str = "") -> None:
-        """`model` goes with NEW."""
+        """Have this scope decided again; `model` goes with NEW."""
         self._scopes.add(scope)
         if scope is Scope.NEW:
             self._new.append(model)

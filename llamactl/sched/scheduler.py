@@ -100,7 +100,7 @@ class Scheduler:
         return explain.hint_unknown(self._core, name)
 
     def list_devices(self) -> tuple[DeviceStatus, ...]:
-        """The accounts."""
+        """The account of each device, and the host's."""
         return self._core.ledger.format_status()
 
     def list_unreported(self) -> list[str]:

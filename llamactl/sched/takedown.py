@@ -216,7 +216,7 @@ def handle_sleep_answered(core: Core, event: SleepAnswered, now: float) -> None:
 
 
 def end_sleep_order(core: Core, model: Model, why: str, now: float) -> None:
-    """It is awake and stays so."""
+    """The instance is awake and stays so: leases on it are granted again."""
     instance = model.instance
     assert instance is not None
     instance.sleep_ordered = False

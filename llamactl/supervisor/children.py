@@ -131,7 +131,7 @@ class Children:
         return await self._order_if_idle(OrderKind.STOP, slug, generation)
 
     async def order_sleep(self, slug: str, generation: str) -> AnswerResult | None:
-        """The same for going to sleep."""
+        """Ask the instance to sleep if it is idle: its answer, as for `order_stop`."""
         return await self._order_if_idle(OrderKind.SLEEP, slug, generation)
 
     async def _order_if_idle(self, kind: OrderKind, slug: str, generation: str) -> AnswerResult | None:

@@ -34,7 +34,7 @@ class FileIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identify_file(path: Path) -> FileIdentity:
-    """Raises OSError."""
+    """The file as it is at this moment. Raises OSError where it cannot be looked at."""
     status = path.stat()
     return FileIdentity(path=str(path), size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
 
@@ -50,7 +50,7 @@ def format_files(files: tuple[FileIdentity, ...]) -> str:
 
 
 class FileLooks:
-    """Looks that are under way."""
+    """Looks at models' files, and which of them still hang."""
 
     def __init__(self) -> None:
         self._hanging: set[str] = set()

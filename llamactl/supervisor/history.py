@@ -69,7 +69,7 @@ class History:
                 del self._endings[next(iter(self._endings))]
 
     def list_decisions(self) -> tuple[Decision, ...]:
-        """The latest first."""
+        """The last decisions, the latest first."""
         return tuple(reversed(self._decisions))
 
     def find_ending(self, model: str) -> Ending | None:
