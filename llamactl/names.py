@@ -10,6 +10,7 @@ import re
 from enum import StrEnum
 
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.escape import escape_text
 
 MODEL_SLICE = "llamactl-models.slice"
 MAX_NAME_LENGTH = 128
@@ -44,6 +45,13 @@ def check_model_name(name: str) -> None:
             ErrorCode.INVALID_CONFIG,
             f"cannot use model name {name!r}: blanks around it and unprintable characters are not allowed",
         )
+
+
+def quote_name(name: str) -> str:
+    """A name in a sentence. Models whose names cannot be shown are called as they are shown (`a\\nb`): to escape that
+    once more would name nobody.
+    """
+    return repr(name) if name.isprintable() and "\\" not in name else f"'{escape_text(name)}'"
 
 
 def format_command(verb: str, name: str) -> str:

@@ -254,7 +254,9 @@ class FoundModels(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Of the directory, symlinks resolved."""
     places: dict[str, tuple[str, ...]] = {}
-    """Names of models by the directory below that holds their files; empty: the directory itself."""
+    """Names of models by the directory below that holds their files; empty: the directory itself. Those that a table
+    names are among them.
+    """
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from llamactl.cli.output import complain
 from llamactl.cli.user import suggest_group
 from llamactl.config.load import load_config
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.names import Role, format_slug, format_unit
+from llamactl.names import Role, format_slug, format_unit, quote_name
 from llamactl.paths import acquire_paths
 
 JOURNALS = (Path("/var/log/journal"), Path("/run/log/journal"))
@@ -59,11 +59,11 @@ def run_logs(args: argparse.Namespace) -> int:
         if not _has_lines(name):
             raise LlamactlError(
                 ErrorCode.UNKNOWN_MODEL,
-                f"cannot find model {name!r}: it is not configured, and the journal has nothing of it",
+                f"cannot find model {quote_name(name)}: it is not configured, and the journal has nothing of it",
                 hint="`llamactl list` shows all models",
                 model=name,
             )
-        complain(f"no model {name!r} is configured; showing what the journal has")
+        complain(f"no model {quote_name(name)} is configured; showing what the journal has")
     command = build_command(name, args.follow, args.lines, args.options)
     try:
         os.execvp(command[0], command)

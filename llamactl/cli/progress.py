@@ -24,7 +24,7 @@ def describe_progress(progress: Progress) -> str:
         case Stage.QUEUED:
             return f"queued behind {others}" if others else "queued"
         case Stage.WAITING:
-            return _describe_waiting(progress) if others else "waiting for memory"
+            return _describe_waiting(progress) if others else progress.why or "waiting for memory"
         case _:
             return str(progress.stage)
 
@@ -41,7 +41,8 @@ def describe_unloading(progress: Progress) -> str:
 def _describe_waiting(progress: Progress) -> str:
     others = [name for name in progress.waiting_for if name not in (*progress.busy, *progress.going)]
     parts = [f"waiting for {', '.join(progress.busy)} (busy)"] if progress.busy else []
-    parts += [f"waiting for {', '.join(others)}"] if others else []
+    why = f" ({progress.why})" if progress.why else ""
+    parts += [f"waiting for {', '.join(others)}{why}"] if others else []
     parts += [f"making room: unloading {', '.join(progress.going)}"] if progress.going else []
     return "; ".join(parts)
 

@@ -22,7 +22,7 @@ from llamactl.cli.client import Client
 from llamactl.cli.output import complain, describe_error, print_json
 from llamactl.cli.progress import Board, ProgressLine, describe_progress, describe_unloading
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.names import format_command
+from llamactl.names import format_command, quote_name
 from llamactl.paths import acquire_paths
 from llamactl.protocol.control_socket import Done, ListRequest, LoadRequest, ModelList, Progress, UnloadRequest
 from llamactl.protocol.values import State
@@ -170,7 +170,7 @@ def _find_obstacle(name: str, listing: ModelList) -> LlamactlError | None:
     [model] = listing.models
     if not model.invalid:
         return None
-    message = f"cannot restart {model.name!r}: its configuration is invalid: {model.invalid}"
+    message = f"cannot restart {quote_name(model.name)}: its configuration is invalid: {model.invalid}"
     return LlamactlError(
         ErrorCode.INVALID_MODEL,
         message,
@@ -187,10 +187,10 @@ def _find_lost(listing: ModelList) -> Iterator[LlamactlError]:
         has_failed = model.state is State.FAILED
         what = "it has failed" if has_failed else "it was unloaded"
         if model.state is State.UNLOADED and model.ended is not None and model.ended.for_model:
-            what += f" to make room for {model.ended.for_model!r}"
+            what += f" to make room for {quote_name(model.ended.for_model)}"
         yield LlamactlError(
             ErrorCode.INSTANCE_DIED if has_failed else ErrorCode.DOES_NOT_FIT,
-            f"{model.name!r} is gone again: {what}",
+            f"{quote_name(model.name)} is gone again: {what}",
             hint=f"`{format_command('status', model.name)}` says more",
             model=model.name,
         )

@@ -9,7 +9,7 @@ take the limit away. Without an older Config there is nothing to keep, and `Conf
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,7 +80,7 @@ def load_config(paths: Paths, previous: Config | None = None, read_heads: HeadRe
             unread.append(str(file))
             continue
         _read_models(document, str(file), defaults, drafts, directories, problems)
-    named_paths = {_resolve_quietly(draft.fields.get("path")) for draft in drafts}
+    named_paths = {_resolve_quietly(draft.fields.get("path")): draft.name for draft in drafts}
     contents = [_walk_directory(directory, problems) for directory in directories]
     undecided = [path for content in contents for path in content.list_undecided()]
     heads = read_heads(undecided) if undecided else {}
@@ -88,7 +88,7 @@ def load_config(paths: Paths, previous: Config | None = None, read_heads: HeadRe
     found = []
     for content in contents:
         new = _find_drafts(content, heads, named_paths, problems)
-        found += _describe_found(content, new)
+        found += _describe_found(content, new, named_paths)
         drafts += [draft for draft, _ in new]
     config = assemble_config(machine.settings, str(paths.config_file), drafts, kept_files, previous, problems)
     return replace(
@@ -316,6 +316,10 @@ class _Contents:
     walk: Walk = field(default_factory=Walk)
     places: Places = field(default_factory=dict)
 
+    def list_models(self) -> list[str]:
+        """Paths below the root, of first shards only."""
+        return [model.path for place in self.places.values() for model in place.models.values()]
+
     def list_undecided(self) -> list[str]:
         return [os.path.join(self.root, path) for path in list_undecided(self.places)]
 
@@ -341,7 +345,7 @@ def _report_unread(directories: Sequence[_Directory], paths: Sequence[str]) -> l
 
 
 def _find_drafts(
-    contents: _Contents, heads: Heads, named_paths: set[str], problems: list[Problem]
+    contents: _Contents, heads: Heads, named_paths: Collection[str], problems: list[Problem]
 ) -> list[tuple[Draft, Found]]:
     """The models of a directory that no table names, and what is to be said of it."""
     directory, root, place = contents.directory, contents.root, contents.directory.place
@@ -365,12 +369,19 @@ def _find_drafts(
     ]
 
 
-def _describe_found(contents: _Contents, drafts: Sequence[tuple[Draft, Found]]) -> list[FoundModels]:
+def _describe_found(
+    contents: _Contents, drafts: Sequence[tuple[Draft, Found]], named_paths: Mapping[str, str]
+) -> list[FoundModels]:
+    """Also what tables name has been found: it is told under the name that they give it."""
     if not contents.root:
         return []
     places: dict[str, list[str]] = {}
     for draft, found in drafts:
         places.setdefault(os.path.dirname(found.path), []).append(draft.name)
+    for path in contents.list_models():
+        name = named_paths.get(_resolve_quietly(os.path.join(contents.root, path)))
+        if name is not None and name not in places.setdefault(os.path.dirname(path), []):
+            places[os.path.dirname(path)].append(name)
     return [FoundModels(path=contents.root, places={path: tuple(names) for path, names in places.items()})]
 
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, unquote
 import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError, explain_json_error
+from llamactl.escape import escape_text
 from llamactl.front.http.body import BodyStream
 from llamactl.front.http.members import NO_MEMBERS, Members
 from llamactl.front.http.scan import find_delimiter, find_field_value
@@ -24,6 +25,8 @@ BOM = b"\xef\xbb\xbf"
 """Some editors and languages begin UTF-8 with it; instances pass over it."""
 
 
+_YES = ("true", "1", "yes", "on")
+_NO = ("false", "0", "no", "off")
 _decoder = msgspec.json.Decoder(Members)
 
 
@@ -94,14 +97,21 @@ def find_query_value(query: bytes, key: str) -> str | None:
 
 
 def find_autoload(query: bytes) -> bool | None:
-    """`?autoload=`, or None where the request does not say."""
-    return None if find_query_value(query, "autoload") is None else is_set(query, "autoload")
+    """`?autoload=`, or None where the request does not say. Raises LlamactlError for a word that is no answer."""
+    value = find_query_value(query, "autoload")
+    if value is None:
+        return None
+    if value.lower() not in (*_YES, *_NO):
+        raise LlamactlError(
+            ErrorCode.INVALID_REQUEST, f"cannot use ?autoload={escape_text(value[:40])}: it must be true or false"
+        )
+    return value.lower() in _YES
 
 
 def is_set(query: bytes, key: str) -> bool:
     """Whether the query says yes: any value but those that mean no."""
     value = find_query_value(query, key)
-    return value is not None and value.lower() not in ("false", "0", "no", "off")
+    return value is not None and value.lower() not in _NO
 
 
 def decode_path(path: bytes) -> str:

@@ -122,7 +122,8 @@ def dispatch(
     elif head.method in (*_READ, b"DELETE") and (keeper := endpoints.find_keeper(path)) is not None:
         request.pass_on_to(keeper, request.read_members(), loads=False, passive=True)
     elif head.method == b"OPTIONS":
-        allow = _ALLOW_POST if path in _POSTS else _ALLOW_READ if path in LOOKUPS else "GET, HEAD, POST, OPTIONS"
+        is_read = path in LOOKUPS or path.startswith(_MODEL_PREFIX)
+        allow = _ALLOW_POST if path in _POSTS else _ALLOW_READ if is_read else "GET, HEAD, POST, OPTIONS"
         client.answer(head, 204, None, (("Allow", allow),))
     elif path in _POSTS:
         if head.method != b"POST":
@@ -131,6 +132,8 @@ def dispatch(
         if not head.upgrade:
             head.passed_by = front.guard
         request.pass_on(loads=True)
+    elif path.startswith(_MODEL_PREFIX):
+        _refuse_method(request, _ALLOW_READ)
     elif path in LOOKUPS:
         if head.method not in _READ:
             _refuse_method(request, _ALLOW_READ)

@@ -219,6 +219,8 @@ class Progress(Message, frozen=True, kw_only=True, tag="progress"):
     """Of those, the ones that serve requests."""
     going: tuple[str, ...] = ()
     """Of those, the ones that are being unloaded."""
+    why: str = ""
+    """What it waits for them for, as the journal has it."""
     warning: str = ""
     """Something that whoever waits should know, whatever comes of it."""
 

@@ -31,6 +31,7 @@ _OPTIONS = (
     ("seed", "--seed"),
     ("n_predict", "--n-predict"),
     ("tags", "--tags"),
+    ("chat_template", "--chat-template"),
     ("reasoning", "--reasoning"),
     ("reasoning_budget", "--reasoning-budget"),
     ("chat_template_kwargs", "--chat-template-kwargs"),

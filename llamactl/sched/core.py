@@ -110,9 +110,14 @@ class Core:
         self.emit(Notify(holder, message))
 
     def set_stage(
-        self, entry: Entry, stage: Stage, fraction: float | None = None, waiting_for: tuple[str, ...] = ()
+        self,
+        entry: Entry,
+        stage: Stage,
+        fraction: float | None = None,
+        waiting_for: tuple[str, ...] = (),
+        why: str = "",
     ) -> None:
-        """Where an entry is, told to its waiters when it changes."""
+        """Where an entry is, told to its waiters when it changes; not when only the figures in `why` do."""
         known = entry.fraction if entry.fraction is not None else -1.0
         moved = fraction is not None and (fraction >= 1.0 > known or abs(fraction - known) >= PROGRESS_STEP)
         busy, going = self._sort_waited_for(waiting_for)
@@ -120,7 +125,7 @@ class Core:
         if stage is entry.stage and same and not moved:
             return
         entry.stage, entry.fraction, entry.waiting_for = stage, fraction, waiting_for
-        entry.busy, entry.going = busy, going
+        entry.busy, entry.going, entry.why = busy, going, why
         for waiter in entry.waiters:
             self.tell_progress(waiter, entry.describe())
 

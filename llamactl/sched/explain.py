@@ -12,7 +12,7 @@ import msgspec
 
 from llamactl.errors import RETRY_AFTER_S, ErrorCode
 from llamactl.journal_events import JournalEvent
-from llamactl.names import MAX_NAME_LENGTH, format_command
+from llamactl.names import MAX_NAME_LENGTH, format_command, quote_name
 from llamactl.protocol.control_socket import Failure
 from llamactl.protocol.values import Breakdown, LoadFailure, RowKind, State
 from llamactl.quantities import format_bytes
@@ -44,21 +44,21 @@ def hint_unknown(core: Core, name: str) -> str:
         plain = {known.casefold(): known for known in core.names}
         similar = [plain[match] for match in difflib.get_close_matches(name.casefold(), plain, n=3, cutoff=0.6)]
     if similar:
-        return f"did you mean {' or '.join(repr(match) for match in similar)}?"
+        return f"did you mean {' or '.join(quote_name(match) for match in similar)}?"
     return "`llamactl list` shows all models"
 
 
 def refuse_unknown(core: Core, name: str) -> Failure:
     """No model has this name, or a file that could not be read may hide it."""
     if core.config.unread:
-        message = f"cannot find model {name!r}: it may stand in {core.config.unread[0]}, which cannot be read"
+        message = f"cannot find model {quote_name(name)}: it may stand in {core.config.unread[0]}, which cannot be read"
         return _fail(ErrorCode.INVALID_CONFIG, message, "`llamactl check` says why", name)
-    return _fail(ErrorCode.UNKNOWN_MODEL, f"cannot find model {name!r}", hint_unknown(core, name), name)
+    return _fail(ErrorCode.UNKNOWN_MODEL, f"cannot find model {quote_name(name)}", hint_unknown(core, name), name)
 
 
 def refuse_invalid(model: Model, doing: str = "start") -> Failure:
     """The configuration of this model cannot be used. `doing`: what was asked for, as a verb."""
-    message = f"cannot {doing} {model.name!r}: its configuration is invalid: {model.invalid}"
+    message = f"cannot {doing} {quote_name(model.name)}: its configuration is invalid: {model.invalid}"
     hint = "`llamactl check` shows all problems; once they are mended, `llamactl reload`"
     return _fail(ErrorCode.INVALID_MODEL, message, hint, model.name)
 
@@ -66,7 +66,7 @@ def refuse_invalid(model: Model, doing: str = "start") -> Failure:
 def refuse_not_loaded(model: Model, doing: str, why: str = "it is not loaded") -> Failure:
     """It has no instance for which this could be done. `doing`: what was asked for, as a verb."""
     hint = f"`{format_command('load', model.name)}` loads it" if doing == "use" else ""
-    return _fail(ErrorCode.NOT_LOADED, f"cannot {doing} {model.name!r}: {why}", hint, model.name)
+    return _fail(ErrorCode.NOT_LOADED, f"cannot {doing} {quote_name(model.name)}: {why}", hint, model.name)
 
 
 def refuse_look(model: Model) -> Failure:
@@ -79,12 +79,13 @@ def refuse_look(model: Model) -> Failure:
 
 def refuse_cancelled(model: Model, why: str) -> Failure:
     """Its load was wanted and is not any longer."""
-    return _fail(ErrorCode.CANCELLED, f"cannot start {model.name!r}: {why}", "", model.name)
+    return _fail(ErrorCode.CANCELLED, f"cannot start {quote_name(model.name)}: {why}", "", model.name)
 
 
 def refuse_queue_full(model: Model, waiting: int, limit: str) -> Failure:
     """Too many wait already, by the limit of that name."""
-    message = f"cannot queue another request for {model.name!r}: {waiting} are waiting already, `{limit}` is the limit"
+    name = quote_name(model.name)
+    message = f"cannot queue another request for {name}: {waiting} are waiting already, `{limit}` is the limit"
     return _fail(ErrorCode.QUEUE_FULL, message, "try again later", model.name, {"retry_after_s": RETRY_AFTER_S})
 
 
@@ -98,7 +99,7 @@ def refuse_failed(model: Model, failure: LoadFailure, now: float) -> Failure:
         "retry_after_s": round(wait_s, 1),
     }
     how = f"{failure.result} {failure.exit_code}" if failure.exit_code else failure.result
-    message = f"cannot start {model.name!r}: {failure.message or 'its unit ended'} ({how})"
+    message = f"cannot start {quote_name(model.name)}: {failure.message or 'its unit ended'} ({how})"
     at_once = format_command("load", model.name)
     hint = f"requests may try again in {wait_s:.0f} s; `{at_once}` tries at once" if wait_s else ""
     return _fail(ErrorCode.LOAD_FAILED, message, hint, model.name, details)
@@ -106,14 +107,16 @@ def refuse_failed(model: Model, failure: LoadFailure, now: float) -> Failure:
 
 def refuse_measure_failed(model: Model) -> Failure:
     """Its measure child has ended without figures."""
-    message = f"cannot measure {model.name!r}: {model.measure_error}"
+    message = f"cannot measure {quote_name(model.name)}: {model.measure_error}"
     hint = f"`{format_command('logs', model.name)}` shows more"
     return _fail(ErrorCode.MEASURE_FAILED, message, hint, model.name)
 
 
 def refuse_pinned(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]) -> Failure:
     """It would fit if pinned models went; the details name them, with the bytes that are missing."""
-    message = f"cannot start {model.name!r}: {format_lack(core, plan, needs)}, and only pinned models could go: "
+    message = (
+        f"cannot start {quote_name(model.name)}: {format_lack(core, plan, needs)}, and only pinned models could go: "
+    )
     message += list_names(plan.waiting_for)
     details = {"pinned": list(plan.waiting_for), "shortages_bytes": dict(plan.shortages)}
     return _fail(ErrorCode.PINNED, message, "unload or unpin one of them", model.name, details)
@@ -121,7 +124,7 @@ def refuse_pinned(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]
 
 def refuse_hopeless(core: Core, model: Model, plan: Plan, needs: Mapping[str, int]) -> Failure:
     """It would not fit even alone, and `strict` is set; the details have the bytes that are missing."""
-    message = f"cannot start {model.name!r}: {format_hopeless(plan, needs)}"
+    message = f"cannot start {quote_name(model.name)}: {format_hopeless(plan, needs)}"
     details = {"hopeless_bytes": dict(plan.hopeless), "needs_bytes": {name: needs[name] for name in plan.hopeless}}
     return _fail(ErrorCode.DOES_NOT_FIT, message, "a smaller `ctx` or other devices may fit", model.name, details)
 

@@ -32,6 +32,8 @@ class Entry:
     """Of those in `waiting_for`, the ones that are being unloaded."""
     fraction: float | None = None
     waiting_for: tuple[str, ...] = ()
+    why: str = ""
+    """What it waits for them for, as of when that was told last."""
     placement: tuple[str, ...] | None = None
     """Devices for which others are being taken down; None: for none yet."""
     last_logged_decision: object = None
@@ -60,6 +62,7 @@ class Entry:
             waiting_for=self.waiting_for,
             busy=self.busy,
             going=self.going,
+            why=self.why,
         )
 
 

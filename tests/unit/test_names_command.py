@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from llamactl.cli.main import parse_command
-from llamactl.names import format_command
+from llamactl.names import format_command, quote_name
 
 
 @pytest.mark.parametrize("verb", ["load", "logs", "status"])
@@ -22,3 +22,11 @@ def test_command_of_a_message_means_the_model_that_it_names(verb: str, name: str
 
 def test_plain_name_stands_there_plainly() -> None:
     assert format_command("logs", "qwen3-8b") == "llamactl logs qwen3-8b"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("qwen", "'qwen'"), ("it's", '"it\'s"'), ("a\nb", r"'a\nb'"), (r"a\nb", r"'a\nb'"), ("\x1b[2J", r"'\x1b[2J'")],
+)
+def test_name_in_a_sentence_is_escaped_once(name: str, shown: str) -> None:
+    assert quote_name(name) == shown

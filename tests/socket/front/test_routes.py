@@ -138,6 +138,10 @@ def test_health_and_props_are_the_routers(stage: Any) -> None:
     ("raw", "status", "allow"),
     [
         (b"DELETE /health HTTP/1.1", 405, "GET, HEAD, OPTIONS"),
+        (b"DELETE /v1/models/a HTTP/1.1", 405, "GET, HEAD, OPTIONS"),
+        (b"POST /v1/models/a%2Fb HTTP/1.1", 405, "GET, HEAD, OPTIONS"),
+        (b"OPTIONS /v1/models/a HTTP/1.1", 204, "GET, HEAD, OPTIONS"),
+        (b"POST /infill?model=a&autoload=maybe HTTP/1.1", 400, None),
         (b"GET /models/load HTTP/1.1", 405, "POST, OPTIONS"),
         (b"GET /v1/chat/completions HTTP/1.1", 405, "POST, OPTIONS"),
         (b"OPTIONS /models/load HTTP/1.1", 204, "POST, OPTIONS"),

@@ -73,6 +73,15 @@ def test_waiting_says_what_for(busy: tuple[str, ...], going: tuple[str, ...], te
     assert describe_progress(progress) == text
 
 
+def test_waiting_for_what_is_neither_busy_nor_going_says_why() -> None:
+    why = "needs 2 GiB on GPU0, 1 GiB available"
+    waiting = Progress(id=1, stage=Stage.WAITING, waiting_for=("a", "b"), busy=("a",), why=why)
+    assert describe_progress(waiting) == f"waiting for a (busy); waiting for b ({why})"
+    assert describe_progress(Progress(id=1, stage=Stage.WAITING, why=why)) == why
+    busy = Progress(id=1, stage=Stage.WAITING, waiting_for=("a",), busy=("a",), why=why)
+    assert describe_progress(busy) == "waiting for a (busy)"
+
+
 @pytest.mark.parametrize(
     ("busy", "going", "text"),
     [(("a",), (), "waiting for its requests to end"), ((), ("a",), "stopping"), ((), (), "unloading")],

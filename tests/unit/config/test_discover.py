@@ -213,6 +213,7 @@ def test_named_model_takes_the_place_of_a_found_one_of_the_same_path(tree: Tree)
     config = tree.load()
     assert {name: model.ctx for name, model in config.models.items()} == {"mine": 9}
     assert config.problems == ()
+    assert [found.places for found in config.found] == [{"": ("mine",)}], "a directory that is not without models"
 
 
 def test_named_model_keeps_its_name_against_a_found_one(tree: Tree) -> None:

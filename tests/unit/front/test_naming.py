@@ -104,3 +104,11 @@ def test_missing_model_names_the_cure() -> None:
 )
 def test_autoload_is_read(query: bytes, expected: Any) -> None:
     assert find_autoload(query) is expected
+
+
+@pytest.mark.parametrize("word", ["maybe", "2", "truefalse", "%00"])
+def test_autoload_that_is_neither_yes_nor_no_is_refused(word: str) -> None:
+    with pytest.raises(LlamactlError, match=r"autoload=.*: it must be true or false") as raised:
+        find_autoload(f"autoload={word}".encode())
+    assert raised.value.kind.http_status == 400
+    assert str(raised.value).isprintable()

@@ -53,9 +53,12 @@ def tell_progress(
     waiting_for: tuple[str, ...] = (),
     busy: tuple[str, ...] = (),
     going: tuple[str, ...] = (),
+    why: str = "",
 ) -> Tell:
     """The effect by which a waiter is told how far its request is."""
-    message = Progress(id=waiter[1], stage=stage, fraction=fraction, waiting_for=waiting_for, busy=busy, going=going)
+    message = Progress(
+        id=waiter[1], stage=stage, fraction=fraction, waiting_for=waiting_for, busy=busy, going=going, why=why
+    )
     return Tell(waiter, message)
 
 

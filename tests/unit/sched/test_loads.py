@@ -24,6 +24,8 @@ def make_bench(*names: str, size: int = 60, budget: int = 100, **settings: objec
     return bench
 
 
+LACK = "it needs 60 B on Host, 40 B free"
+
 # --- a request ---
 
 
@@ -53,9 +55,9 @@ def test_who_waits_hears_whether_the_others_are_busy_or_go() -> None:
     bench.lease("a")
     bench.ready("a", host=60)
     waiter = bench.load("b")
-    assert bench.list_told(Progress)[-1] == tell_progress(waiter, Stage.WAITING, None, ("a",), busy=("a",))
+    assert bench.list_told(Progress)[-1] == tell_progress(waiter, Stage.WAITING, None, ("a",), busy=("a",), why=LACK)
     bench.idle("a")
-    assert bench.list_told(Progress) == [tell_progress(waiter, Stage.WAITING, None, ("a",), going=("a",))]
+    assert bench.list_told(Progress) == [tell_progress(waiter, Stage.WAITING, None, ("a",), going=("a",), why=LACK)]
 
 
 def test_requests_for_a_ready_model_are_granted_at_once() -> None:
@@ -205,7 +207,7 @@ def test_a_busy_model_is_not_asked_and_the_request_waits_until_it_is_idle() -> N
     bench.ready("a")
     waiter = bench.lease("b", front=2)
     assert bench.recalled() == []
-    assert tell_progress(waiter, Stage.WAITING, None, ("a",), busy=("a",)) in bench.last
+    assert tell_progress(waiter, Stage.WAITING, None, ("a",), busy=("a",), why=LACK) in bench.last
     assert bench.status("b").waiting_for == ("a",)
     bench.idle("a")
     assert bench.recalled() == [(1, "a")]
