@@ -7,7 +7,7 @@ used is good for all but chats, so that is worth a note; one that somebody confi
 
 from llamactl.config.builtin_templates import BUILTIN
 from llamactl.config.gguf import acquire_text
-from llamactl.config.tables import Place, format_key
+from llamactl.config.toml_tables import Place, format_key
 from llamactl.settings import Config, ModelSettings, Problem
 
 _IN_FILE = "tokenizer.chat_template"

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from llamactl.child.extra import parse_extra
 from llamactl.config.model_files import FilesError, resolve_file, resolve_model
-from llamactl.config.tables import Place
+from llamactl.config.toml_tables import Place
 from llamactl.errors import LlamactlError
 from llamactl.escape import escape_text
 from llamactl.names import check_model_name

@@ -27,7 +27,7 @@ from llamactl.config.kinds import show_value
 from llamactl.config.machine_keys import GLOBAL_KEYS
 from llamactl.config.model_keys import DEFAULT_KEYS, DIRECTORY_KEYS, MODEL_KEYS
 from llamactl.config.read import UnreadableError, describe_os_error, list_model_files, read_text, read_toml
-from llamactl.config.tables import Place, find_close_key, parse_table
+from llamactl.config.toml_tables import Place, find_close_key, parse_table
 from llamactl.config.walk import MAX_ENTRIES, Walk, walk_directory
 from llamactl.escape import escape_text
 from llamactl.paths import Paths

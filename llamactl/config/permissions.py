@@ -24,7 +24,7 @@ from llamactl.config.companions import PROJECTOR_ARCHITECTURE, Fit, Kind, descri
 from llamactl.config.gguf import MAGIC, find_fault, open_regular
 from llamactl.config.heads import acquire_heads
 from llamactl.config.read import describe_os_error
-from llamactl.config.tables import Place, format_key
+from llamactl.config.toml_tables import Place, format_key
 from llamactl.paths import Paths
 from llamactl.settings import Config, ModelSettings, Problem
 from llamactl.share import HOMES
