@@ -53,7 +53,13 @@ class Wanted:
 
     @property
     def sdist(self) -> Path:
+        """The sources, where somebody wants to keep them."""
         return self.cache / "sdists" / f"llama_cpp_python-{self.version}.tar.gz"
+
+    @property
+    def downloaded(self) -> Path:
+        """The sources, until the library is there."""
+        return self.cache / "chat" / self.sdist.name
 
     @property
     def kept(self) -> Path:
@@ -101,22 +107,32 @@ def set_up(wanted: Wanted, say: Say, show: Show, sdist: Path | None = None) -> N
 
 def acquire_sdist(wanted: Wanted, say: Say) -> Path:
     """Downloaded by pip, once. Raises BuildError."""
-    if wanted.sdist.exists():
-        return wanted.sdist
-    wanted.sdist.parent.mkdir(parents=True, exist_ok=True)
+    for found in (wanted.sdist, wanted.downloaded):
+        if found.exists():
+            return found
+    target = wanted.downloaded
+    target.parent.mkdir(parents=True, exist_ok=True)
     say(f"downloading the sources of {DISTRIBUTION} {wanted.version} (75 MB)")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
-    with tempfile.TemporaryDirectory(dir=wanted.sdist.parent) as directory:
+    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
         command += ["--no-binary", DISTRIBUTION, "--dest", directory, f"{DISTRIBUTION}=={wanted.version}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = list(Path(directory).glob("*.tar.gz"))
-        if done.returncode != 0 or not found:
+        archives = list(Path(directory).glob("*.tar.gz"))
+        if done.returncode != 0 or not archives:
             raise BuildError(
                 f"cannot download the sources of {DISTRIBUTION} {wanted.version}: {_take_tail(done.stderr, 3)}; "
                 f"without a network: give llama_cpp_python-{wanted.version}.tar.gz of PyPI with --sdist FILE"
             )
-        found[0].replace(wanted.sdist)
-    return wanted.sdist
+        archives[0].replace(target)
+    return target
+
+
+def keep_sdist(wanted: Wanted, say: Say) -> None:
+    """For good. Raises BuildError."""
+    found = acquire_sdist(wanted, say)
+    if found != wanted.sdist:
+        wanted.sdist.parent.mkdir(parents=True, exist_ok=True)
+        found.replace(wanted.sdist)
 
 
 def find_compiler() -> list[str]:

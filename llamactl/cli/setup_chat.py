@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from llamactl.chatlib.build import BuildError, acquire_sdist, find_cache, find_wanted, set_up
+from llamactl.chatlib.build import BuildError, find_cache, find_wanted, keep_sdist, set_up
 from llamactl.cli.output import complain, draw
 
 _CLEAR = "\r\x1b[2K"
@@ -25,9 +25,8 @@ def run_setup_chat(args: argparse.Namespace) -> int:
         wanted = find_wanted(find_cache())
         set_up(wanted, _say, _make_progress(), Path(args.sdist) if args.sdist else None)
         if args.keep_sdist and not args.sdist:
-            acquire_sdist(wanted, _say)
-        elif not args.keep_sdist:
-            wanted.sdist.unlink(missing_ok=True)
+            keep_sdist(wanted, _say)
+        wanted.downloaded.unlink(missing_ok=True)
     except BuildError as error:
         complain(str(error))
         return 1

@@ -189,14 +189,28 @@ def test_download_that_fails_tells_why_and_what_else_to_do(wanted: Wanted, monke
         BuildError, match=r"(?s)cannot download .*: ERROR: .*; without a network: give .* with --sdist FILE"
     ):
         build.acquire_sdist(wanted, lambda _: None)
-    assert list(wanted.sdist.parent.iterdir()) == []
+    assert list(wanted.downloaded.parent.iterdir()) == []
 
 
-def test_download_is_kept_for_the_next_try(wanted: Wanted, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted.sdist.parent.mkdir(parents=True)
-    wanted.sdist.write_bytes(b"x")
+def test_download_is_there_for_the_next_try(wanted: Wanted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.subprocess, "run", lambda *_, **__: refuse("downloaded again"))
-    assert build.acquire_sdist(wanted, lambda _: None) == wanted.sdist
+    for path in (wanted.downloaded, wanted.sdist):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x")
+        assert build.acquire_sdist(wanted, lambda _: None) == path
+
+
+def test_sources_are_kept_for_who_wants_them_and_no_longer_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "_find_fault", lambda _: "")
+    wanted = build.find_wanted(build.find_cache())
+    wanted.downloaded.parent.mkdir(parents=True)
+    for options, is_kept in (([], False), (["--keep-sdist"], True), ([], True)):
+        wanted.downloaded.write_bytes(b"x")
+        assert main(["setup-chat", *options]) == 0
+        assert (wanted.downloaded.exists(), wanted.sdist.exists()) == (False, is_kept)
 
 
 def test_python_without_llama_cpp_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
