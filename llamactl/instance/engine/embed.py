@@ -5,8 +5,9 @@ An encoder sees an input as a whole: its batch is as large as its context. Where
 longer input is decoded in pieces, alone, and pooled from what llama.cpp makes of each piece by itself. For the same
 reason no sequence is computed in two parts without that: a step is never larger than llama.cpp's own.
 
-Nothing is kept between inputs: the memory is cleared before each. Vectors have length 1, as OpenAI's do; what a
-reranker makes is its score, and left as it is. Without pooling each token has a vector, and that is left as it is, too.
+Nothing is kept between inputs: the memory is cleared before each. Vectors are given the norm that their request says;
+what a reranker makes is its score, and left as it is. Without pooling each token has a vector, and that is left as it
+is, too.
 """
 
 import math
@@ -22,6 +23,7 @@ from llamactl.instance.engine.stats import Load, Stats
 from llamactl.instance.llama.batch import Batch
 from llamactl.instance.llama.library import llama
 
+NO_NORM = -1
 _INVALID_BATCH = -1
 
 
@@ -29,7 +31,7 @@ _INVALID_BATCH = -1
 class _Task:
     job: Job
     inputs: deque[list[int]]
-    normalized: bool
+    norm: int
     vectors: list[list[float]] = field(default_factory=list)
     n_decoded: int = 0
     """Of the first input, where it is decoded in pieces."""
@@ -70,7 +72,7 @@ class Embedder:
         request = job.request
         if not isinstance(request, EmbeddingRequest):
             raise TypeError("not an embedding")
-        self._tasks.append(_Task(job, deque(request.inputs), request.normalized))
+        self._tasks.append(_Task(job, deque(request.inputs), request.norm))
 
     def has_work(self) -> bool:
         return bool(self._tasks)
@@ -165,7 +167,7 @@ class Embedder:
             task.pooled, task.n_decoded = vector, task.n_decoded + part.n_tokens
             return
         task.pooled, task.n_decoded = [], 0
-        task.vectors.append(normalize(vector) if task.normalized else vector)
+        task.vectors.append(normalize_as(vector, task.norm))
 
     def _fail(self, result: int) -> Deliveries:
         message = explain_decode(result, self._batch.n_tokens)

@@ -67,7 +67,8 @@ class EmbeddingRequest:
     """Prompts of which each becomes one vector: of length 1, or as the model makes it (scores of a reranker)."""
 
     inputs: list[list[int]]
-    normalized: bool = True
+    norm: int = 2
+    """As `normalize_as` of `embed` has it."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ from llamactl.instance.http.introspection import (
 )
 from llamactl.instance.http.messages import MessagesShape
 from llamactl.instance.http.openai_responses import ResponseSettings, ResponsesShape
-from llamactl.instance.http.parameters import choose_quiet_s
+from llamactl.instance.http.parameters import choose_norm, choose_quiet_s
 from llamactl.instance.http.responses import StreamedText, WholeEmbedding, WholeText, send_error, wait_for_disconnect
 from llamactl.instance.http.service import Service
 from llamactl.instance.http.stored import ResponseStore, list_input
@@ -224,14 +224,10 @@ class Api:
         body = parse_body(await request.body(), EmbeddingBody)
         job, n_tokens = await service.submit_embedding(body)
 
-        norm = 2 if body.embd_normalize is None else body.embd_normalize
-
         def format_body(vectors: list[list[float]]) -> dict[str, Any]:
             if body.dimensions is not None:
-                # Models made for it have what matters first; of a shortened vector the length is 1 again.
-                vectors = [normalize_as(vector[: body.dimensions], norm) for vector in vectors]
-            elif norm != 2:
-                vectors = [normalize_as(vector, norm) for vector in vectors]
+                # Models made for it have what matters first; a shortened vector gets the norm once more.
+                vectors = [normalize_as(vector[: body.dimensions], choose_norm(body)) for vector in vectors]
             as_base64 = body.encoding_format == "base64"
             data = [
                 {"object": "embedding", "index": index, "embedding": _encode_vector(vector) if as_base64 else vector}
@@ -245,9 +241,8 @@ class Api:
     async def _answer_native_embedding(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), NativeEmbeddingBody)
-        norm = 2 if body.embd_normalize is None else body.embd_normalize
         job, _ = await service.submit_embedding(
-            EmbeddingBody(input=body.choose_texts(), embd_normalize=norm), by_token=True
+            EmbeddingBody(input=body.choose_texts(), embd_normalize=body.embd_normalize), by_token=True
         )
 
         def format_body(vectors: list[list[float]]) -> list[dict[str, Any]]:
@@ -258,8 +253,6 @@ class Api:
                     {"index": index, "embedding": list(itertools.islice(rest, len(tokens)))}
                     for index, tokens in enumerate(job.request.inputs)
                 ]
-            if norm != 2:  # else it has been done
-                vectors = [normalize_as(vector, norm) for vector in vectors]
             return [{"index": index, "embedding": [vector]} for index, vector in enumerate(vectors)]
 
         return WholeEmbedding(job, service.engine.cancel, format_body)

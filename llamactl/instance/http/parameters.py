@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from llamactl.bodies import ChatBody, CompletionBody, GenerationBody, SamplingBody, refuse
+from llamactl.bodies import ChatBody, CompletionBody, EmbeddingBody, GenerationBody, SamplingBody, refuse
+from llamactl.instance.engine.embed import NO_NORM
 from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.settings import Sampling
 
@@ -189,6 +190,11 @@ def choose_max_tokens(body: GenerationBody, default: int = -1) -> int | None:
             return value
         break
     return None if default == -1 else default
+
+
+def choose_norm(body: EmbeddingBody) -> int:
+    """Of the vectors; 2, which is length 1, unless the request says another. No float is raised to a larger power."""
+    return 2 if body.embd_normalize is None else max(NO_NORM, min(body.embd_normalize, _INT32_MAX))
 
 
 def choose_slot(body: GenerationBody, n_slots: int) -> int | None:

@@ -28,7 +28,7 @@ from llamactl.bodies import (
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.chat.template import Template, format_tool
 from llamactl.instance.engine.background import Aside
-from llamactl.instance.engine.embed import Embedder
+from llamactl.instance.engine.embed import NO_NORM, Embedder
 from llamactl.instance.engine.engine import Engine
 from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.grammars import GrammarError, check_grammar
@@ -56,6 +56,7 @@ from llamactl.instance.http.parameters import (
     choose_max_tokens,
     choose_n,
     choose_n_top,
+    choose_norm,
     choose_sampling,
     choose_schema,
     choose_shift,
@@ -222,8 +223,7 @@ class Service:
             raise refuse(f"cannot use `dimensions`: {body.dimensions}, the model makes {self.facts.n_embd}")
         name = "input" if isinstance(body.input, list) else ""
         inputs = await self.prompts.read_inputs(body.input)
-        normalized = body.embd_normalize in (None, 2) and not self.embeds_tokens
-        return self._submit_inputs(inputs, name, normalized=normalized)
+        return self._submit_inputs(inputs, name, choose_norm(body))
 
     async def submit_ranking(self, body: RerankBody, documents: Sequence[str]) -> tuple[Job, int]:
         """The job, and how many tokens its inputs have together."""
@@ -237,7 +237,7 @@ class Service:
         if len(documents) > MAX_PROMPTS:
             raise refuse(f"cannot use `documents`: {len(documents)}, at most {MAX_PROMPTS} are taken")
         pairs = [await self.prompts.pair(body.query, text, self.rerank_template) for text in documents]
-        return self._submit_inputs(pairs, "documents", normalized=False)
+        return self._submit_inputs(pairs, "documents", NO_NORM)
 
     def render_body(self, body: ChatBody) -> str:
         """The prompt of a conversation, without llama.cpp's chat layer."""
@@ -357,12 +357,12 @@ class Service:
             "prompt": self._show(request.prompt),
         }
 
-    def _submit_inputs(self, inputs: list[list[int]], name: str, *, normalized: bool) -> tuple[Job, int]:
+    def _submit_inputs(self, inputs: list[list[int]], name: str, norm: int) -> tuple[Job, int]:
         """`name`: of the list that they are from; empty: there is but one."""
         for index, tokens in enumerate(inputs):
             if len(tokens) > self.n_ctx:
                 raise _refuse_length(len(tokens), self.n_ctx, f"{name}[{index}]" if name else "input")
-        job = Job(EmbeddingRequest(inputs, normalized))
+        job = Job(EmbeddingRequest(inputs, norm))
         self.engine.submit(job)
         return job, sum(len(tokens) for tokens in inputs)
 

@@ -457,6 +457,14 @@ def test_encoder_without_pooling_has_a_vector_for_each_token_and_generates_no_te
         assert len(answer[0]["embedding"]) > 1
 
 
+@pytest.mark.parametrize("norm", [10**9, 2**31, 2**62, -(2**62)])
+def test_norm_beyond_all_sense_fails_nobody(embedder: Child, norm: int) -> None:
+    status, answer = embedder.request("POST", "/v1/embeddings", {"input": "hello", "embd_normalize": norm})
+    assert status == 200
+    largest = max(map(abs, answer["data"][0]["embedding"]))
+    assert (largest == pytest.approx(1.0)) is (norm > 0)
+
+
 def test_model_for_embeddings_generates_no_text(embedder: Child) -> None:
     assert "embeddings" in refuse(embedder, COMPLETION, {"prompt": "hello"})["message"]
 
