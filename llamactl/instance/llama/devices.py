@@ -44,21 +44,12 @@ def list_devices(environment: ChildEnvironment) -> DeviceList:
 
 def acquire_device_list() -> DeviceList:
     """All devices that llama.cpp sees in this process."""
-    from llamactl.instance.llama.memory import acquire_devices, read_device_id
+    from llamactl.instance.llama.memory import acquire_devices, make_row, read_device_id
 
     devices = acquire_devices(())
     ids = {device.name: read_device_id(device) for device in devices}
     return DeviceList(
-        rows=tuple(
-            Row(
-                kind=RowKind.DEVICE,
-                name=device.name,
-                description=device.description,
-                total=device.total_bytes,
-                free=device.free_bytes,
-            )
-            for device in devices
-        ),
+        rows=tuple(map(make_row, devices)),
         ids={name: bus_id for name, bus_id in ids.items() if bus_id},
     )
 

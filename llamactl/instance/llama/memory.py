@@ -87,21 +87,23 @@ def read_device_id(device: Device) -> str:
     return (props.device_id or b"").decode(errors="replace")
 
 
+def make_row(device: Device) -> Row:
+    """A device of which nothing is taken."""
+    return Row(
+        kind=RowKind.DEVICE,
+        name=device.name,
+        description=device.description,
+        total=device.total_bytes,
+        free=device.free_bytes,
+    )
+
+
 def read_breakdown(context: Any, n_ctx: int, devices: list[Device]) -> Breakdown:
     """Of a context with room for `n_ctx` tokens, allocated or not. Raises RuntimeError where this build of llama.cpp
     cannot tell.
     """
     extra = load_extra()
-    rows: dict[tuple[RowKind, str], Row] = {
-        (RowKind.DEVICE, device.name): Row(
-            kind=RowKind.DEVICE,
-            name=device.name,
-            description=device.description,
-            total=device.total_bytes,
-            free=device.free_bytes,
-        )
-        for device in devices
-    }
+    rows: dict[tuple[RowKind, str], Row] = {(RowKind.DEVICE, device.name): make_row(device) for device in devices}
     rows[RowKind.HOST, HOST] = Row(kind=RowKind.HOST, name=HOST)
     for node in _walk_breakdown(context):
         kind, name, description = _classify_buffer_type(extra.ggml, node.buffer_type)
