@@ -9,7 +9,7 @@ from typing import Any
 
 from llamactl.protocol.control_socket import ModelList
 from llamactl.protocol.descriptions import ModelStatus
-from llamactl.protocol.values import Stage, State, format_memory
+from llamactl.protocol.values import Stage, State, format_memory, format_meta
 
 _VALUES = {
     State.UNLOADED: "unloaded",
@@ -48,7 +48,7 @@ def format_model(model: ModelStatus) -> dict[str, Any]:
         "memory": format_memory(model.memory),
     }
     if model.state in _RUNNING and model.facts is not None:
-        listed["meta"] = _format_meta(model)
+        listed["meta"] = format_meta(model.facts, model.context_length)
     return listed
 
 
@@ -83,21 +83,5 @@ def format_info(model: ModelStatus) -> dict[str, Any]:
     """What a running instance says of itself."""
     info: dict[str, Any] = {"id": model.name, "context_length": model.context_length or None}
     if model.facts is not None:
-        info["meta"] = _format_meta(model)
+        info["meta"] = format_meta(model.facts, model.context_length)
     return info
-
-
-def _format_meta(model: ModelStatus) -> dict[str, Any]:
-    """As llama-server's `/v1/models` has it for a single model."""
-    facts = model.facts
-    assert facts is not None
-    return {
-        "vocab_type": facts.vocab_type,
-        "n_ctx": model.context_length,
-        "n_ctx_train": facts.n_ctx_train,
-        "n_embd": facts.n_embd,
-        "n_vocab": facts.n_vocab,
-        "n_params": facts.n_params,
-        "size": facts.size_bytes,
-        "ftype": facts.ftype,
-    }

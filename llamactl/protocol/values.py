@@ -146,6 +146,20 @@ class Facts(Value, frozen=True, kw_only=True):
     """What is missing on this machine for tools, and which command brings it; empty: nothing."""
 
 
+def format_meta(facts: Facts, n_ctx: int) -> dict[str, Any]:
+    """As llama-server's `/v1/models` has it: `meta` of a model that runs with room for `n_ctx` tokens."""
+    return {
+        "vocab_type": facts.vocab_type,
+        "n_ctx": n_ctx,
+        "n_ctx_train": facts.n_ctx_train,
+        "n_embd": facts.n_embd,
+        "n_vocab": facts.n_vocab,
+        "n_params": facts.n_params,
+        "size": facts.size_bytes,
+        "ftype": facts.ftype,
+    }
+
+
 class Note(Value, frozen=True, kw_only=True):
     """What the supervisor alone knows of an instance. The instance keeps it and returns it with every report."""
 

@@ -17,6 +17,7 @@ from llamactl.instance.engine.sequence import Sequence
 from llamactl.instance.engine.stats import Load, Stats
 from llamactl.instance.http.formats import format_params
 from llamactl.instance.http.service import Service
+from llamactl.protocol.values import format_meta
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Figures = tuple[Stats, Load]
@@ -67,16 +68,7 @@ def format_listing(service: Service) -> dict[str, Any]:
         "aliases": list(settings.aliases),
         "tags": list(settings.tags),
         "capabilities": list(facts.capabilities),
-        "meta": {
-            "vocab_type": facts.vocab_type,
-            "n_ctx": facts.n_ctx,
-            "n_ctx_train": facts.n_ctx_train,
-            "n_embd": facts.n_embd,
-            "n_vocab": facts.n_vocab,
-            "n_params": facts.n_params,
-            "size": facts.size_bytes,
-            "ftype": facts.ftype,
-        },
+        "meta": format_meta(facts, facts.n_ctx),
     }
     return {"object": "list", "data": [model]}
 
