@@ -44,7 +44,6 @@ class ChildEnvironment:
     which is nothing that a child needs to know.
     """
     extra_bufts: bool = True
-    rpc_servers: tuple[str, ...] = ()
     devices_only: bool = False
     """`measure` lists devices, and measures no model."""
     device_ids: dict[str, str] = field(default_factory=dict)
@@ -68,7 +67,6 @@ def format_environment(orders: ChildEnvironment) -> dict[str, str]:
         variables.MARGINS: _encode_table(orders.margins_bytes),
         variables.HOST_ROOM: "" if orders.host_room_bytes is None else str(orders.host_room_bytes),
         variables.MEASURED: "" if orders.measured is None else msgspec.json.encode(orders.measured).decode(),
-        variables.RPC: ",".join(orders.rpc_servers),
         variables.EXTRA_BUFTS: "1" if orders.extra_bufts else "0",
         variables.LOG_LEVEL: orders.log_level,
     }
@@ -122,7 +120,6 @@ def parse_environment(role: ChildRole, environ: Mapping[str, str]) -> ChildEnvir
         extra_bufts=extra_bufts == "1" and settings.repack,
         devices_only=environ.get(variables.DEVICES_ONLY, "") == "1",
         device_ids=_decode_table(environ, variables.DEVICE_IDS, dict[str, str]),
-        rpc_servers=tuple(part.strip() for part in environ.get(variables.RPC, "").split(",") if part.strip()),
         log_level=environ.get(variables.LOG_LEVEL) or "info",
         llama_debug=environ.get(variables.LLAMA_LOG, "") == "debug",
     )

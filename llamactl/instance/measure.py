@@ -50,7 +50,7 @@ def measure_model(environment: ChildEnvironment) -> Measurement:
 
     log = LlamaLog(environment.llama_debug)
     log.install()
-    register_rpc_servers(environment.rpc_servers)
+    register_rpc_servers(environment.settings.rpc)
     llama.llama_backend_init()
     measurer = Measurer(environment, log)
     try:

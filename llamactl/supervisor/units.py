@@ -198,7 +198,6 @@ class Units:
             margins_bytes=dict(margins_bytes),
             host_room_bytes=host_room_bytes,
             extra_bufts=extra_bufts,
-            rpc_servers=run.settings.rpc,
             log_level=self.settings.log_level,
         )
 

@@ -141,7 +141,7 @@ def measure_case(directory: Path, file: Path, case: Case, servers: Sequence[str]
     for role, state in (("measure", "measured"), ("serve", "ready")):
         place = directory / role
         place.mkdir()
-        with run_child(place, role, settings, LLAMACTL_RPC=",".join(settings.rpc)) as child:
+        with run_child(place, role, settings) as child:
             reports[role] = child.supervisor.wait_for(state)
     predicted, allocated = reports["measure"].min, reports["serve"].effective
     if predicted is None or allocated is None:

@@ -31,7 +31,7 @@ def list_devices(environment: ChildEnvironment) -> DeviceList:
 
     LlamaLog(environment.llama_debug).install()
     busy = []
-    for server in environment.rpc_servers:
+    for server in environment.settings.rpc:
         try:
             register_rpc_servers((server,))
         except ServerBusy:

@@ -55,7 +55,7 @@ def begin(environ: Mapping[str, str]) -> HeadStart | None:
     try:
         spec = json.loads(environ.get(variables.SPEC, ""))
         files = spec.get("files") or [spec["path"]]
-        is_usual = not any(name in spec for name in _UNUSUAL) and not environ.get(variables.RPC)
+        is_usual = not any(name in spec for name in _UNUSUAL)
         if is_usual and environ.get(variables.LLAMA_LOG) != "debug" and _is_small_and_cached(files):
             return HeadStart(spec["path"], environ.get(variables.EXTRA_BUFTS) != "0")
     except (AttributeError, KeyError, OSError, TypeError, ValueError):

@@ -74,7 +74,7 @@ def load(
     """
     log = LlamaLog(environment.llama_debug)
     log.install()
-    register_rpc_servers(environment.rpc_servers)
+    register_rpc_servers(environment.settings.rpc)
     llama.llama_backend_init()
     plan = _choose_placement(environment, log)
 

@@ -57,10 +57,10 @@ def get_row(breakdown: Breakdown | None, kind: RowKind) -> Row:
     return next(row for row in breakdown.devices if row.kind is kind)
 
 
-def run_measure(directory: Path, settings: ModelSettings, rpc: str, margin: int) -> tuple[Breakdown, Breakdown]:
+def run_measure(directory: Path, settings: ModelSettings, margin: int) -> tuple[Breakdown, Breakdown]:
     directory.mkdir()
     margins = json.dumps({"": margin})
-    with run_child(directory, "measure", settings, LLAMACTL_RPC=rpc, LLAMACTL_MARGINS=margins) as child:
+    with run_child(directory, "measure", settings, LLAMACTL_MARGINS=margins) as child:
         report = child.supervisor.wait_for("measured")
         assert child.wait() == 0, child.errors
     assert report.min is not None
@@ -69,8 +69,8 @@ def run_measure(directory: Path, settings: ModelSettings, rpc: str, margin: int)
 
 
 def test_device_row_has_its_memory_and_takes_the_layers(large: Path, tmp_path: Path, rpc: str) -> None:
-    settings = ModelSettings(name="large", path=str(large), ctx=512, parallel=1, threads=1)
-    smallest, largest = run_measure(tmp_path / "m", settings, rpc, 0)
+    settings = ModelSettings(name="large", path=str(large), rpc=(rpc,), ctx=512, parallel=1, threads=1)
+    smallest, largest = run_measure(tmp_path / "m", settings, 0)
     device = get_row(smallest, RowKind.DEVICE)
     assert device.name == f"RPC0[{rpc}]"
     assert device.total is not None
@@ -82,9 +82,9 @@ def test_device_row_has_its_memory_and_takes_the_layers(large: Path, tmp_path: P
 
 
 def test_effective_on_a_device_is_what_was_measured(large: Path, tmp_path: Path, rpc: str) -> None:
-    settings = ModelSettings(name="large", path=str(large), ctx=512, parallel=1, threads=1)
-    smallest, _ = run_measure(tmp_path / "m", settings, rpc, 0)
-    with run_child(tmp_path, "serve", settings, LLAMACTL_RPC=rpc) as child:
+    settings = ModelSettings(name="large", path=str(large), rpc=(rpc,), ctx=512, parallel=1, threads=1)
+    smallest, _ = run_measure(tmp_path / "m", settings, 0)
+    with run_child(tmp_path, "serve", settings) as child:
         effective = child.supervisor.wait_for("ready").effective
         assert child.request("POST", "/v1/completions", {"prompt": "a", "max_tokens": 3})[0] == 200
     for kind in (RowKind.DEVICE, RowKind.HOST):
@@ -93,28 +93,30 @@ def test_effective_on_a_device_is_what_was_measured(large: Path, tmp_path: Path,
 
 
 def test_margin_takes_context_and_layers_off_the_device(large: Path, tmp_path: Path, rpc: str) -> None:
-    settings = ModelSettings(name="large", path=str(large), parallel=1, fit_ctx=256, threads=1)
-    _, roomy = run_measure(tmp_path / "roomy", settings, rpc, 0)
+    settings = ModelSettings(name="large", path=str(large), rpc=(rpc,), parallel=1, fit_ctx=256, threads=1)
+    _, roomy = run_measure(tmp_path / "roomy", settings, 0)
     device = get_row(roomy, RowKind.DEVICE)
     assert device.free is not None
     assert roomy.n_ctx == 2048
     # What remains is too little for the whole model.
-    _, tight = run_measure(tmp_path / "tight", settings, rpc, device.free - 30 * MIB)
+    _, tight = run_measure(tmp_path / "tight", settings, device.free - 30 * MIB)
     assert tight.n_ctx < roomy.n_ctx
     assert 0 < get_row(tight, RowKind.DEVICE).used <= 30 * MIB
     assert get_row(tight, RowKind.HOST).model > get_row(roomy, RowKind.HOST).model
 
 
 def test_device_none_keeps_the_model_in_main_memory(large: Path, tmp_path: Path, rpc: str) -> None:
-    settings = ModelSettings(name="large", path=str(large), ctx=512, parallel=1, devices=("none",), threads=1)
-    smallest, _ = run_measure(tmp_path / "m", settings, rpc, 0)
+    settings = ModelSettings(
+        name="large", path=str(large), rpc=(rpc,), ctx=512, parallel=1, devices=("none",), threads=1
+    )
+    smallest, _ = run_measure(tmp_path / "m", settings, 0)
     assert [row.kind for row in smallest.devices] == [RowKind.HOST]
     assert get_row(smallest, RowKind.HOST).model > 40 * MIB
 
 
 def test_rpc_server_that_does_not_answer_is_reported(large: Path, tmp_path: Path) -> None:
-    settings = ModelSettings(name="large", path=str(large), ctx=512)
-    with run_child(tmp_path, "measure", settings, LLAMACTL_RPC="127.0.0.1:1") as child:
+    settings = ModelSettings(name="large", path=str(large), rpc=("127.0.0.1:1",), ctx=512)
+    with run_child(tmp_path, "measure", settings) as child:
         report = child.supervisor.wait_for("failed")
         assert child.wait() == 1
     assert "127.0.0.1:1" in report.error
@@ -131,17 +133,16 @@ def other_client(rpc: str) -> Iterator[None]:
 def test_rpc_server_that_has_another_client_is_reported_in_time(
     large: Path, tmp_path: Path, rpc: str, other_client: None
 ) -> None:
-    settings = ModelSettings(name="large", path=str(large), ctx=512)
-    with run_child(tmp_path, "measure", settings, LLAMACTL_RPC=rpc) as child:
+    settings = ModelSettings(name="large", path=str(large), rpc=(rpc,), ctx=512)
+    with run_child(tmp_path, "measure", settings) as child:
         report = child.supervisor.wait_for("failed")
         assert child.wait() == 1
     assert "one client at a time" in report.error
 
 
 def list_devices(directory: Path, *servers: str) -> DeviceList:
-    settings = ModelSettings(name="devices", path="")
-    variables = {"LLAMACTL_RPC": ",".join(servers), "LLAMACTL_DEVICES_ONLY": "1"}
-    with run_child(directory, "measure", settings, **variables) as child:
+    settings = ModelSettings(name="devices", path="", rpc=servers)
+    with run_child(directory, "measure", settings, LLAMACTL_DEVICES_ONLY="1") as child:
         report = child.supervisor.wait_for("measured")
         assert child.wait() == 0, child.errors
     assert report.min is None
@@ -167,8 +168,10 @@ def test_listing_tells_a_server_with_another_client_from_one_that_is_down(
 
 
 def test_measurement_lists_all_devices_whatever_the_model_uses(large: Path, tmp_path: Path, rpc: str) -> None:
-    settings = ModelSettings(name="large", path=str(large), ctx=512, parallel=1, devices=("none",), threads=1)
-    with run_child(tmp_path, "measure", settings, LLAMACTL_RPC=rpc) as child:
+    settings = ModelSettings(
+        name="large", path=str(large), rpc=(rpc,), ctx=512, parallel=1, devices=("none",), threads=1
+    )
+    with run_child(tmp_path, "measure", settings) as child:
         listing = child.supervisor.wait_for("measured").listing
     assert listing is not None
     assert [row.name for row in listing.rows] == [f"RPC0[{rpc}]"]

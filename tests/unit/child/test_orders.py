@@ -28,7 +28,6 @@ ALL = replace(
     measured=Breakdown(n_ctx=512, devices=(Row(kind=RowKind.HOST, name="Host", model=1, context=2, compute=3),)),
     load_stall_s=0.25,
     extra_bufts=False,
-    rpc_servers=("127.0.0.1:1", "127.0.0.1:2"),
     devices_only=True,
     device_ids={"CUDA0": "0000:01:00.0"},
     log_level="debug",

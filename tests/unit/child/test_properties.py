@@ -37,7 +37,6 @@ def make_orders(
         settings=settings,
         generation="g",
         report=Paths().report_socket,
-        rpc_servers=settings.rpc,
         **{"socket": None, **orders},
     )
 
@@ -264,7 +263,7 @@ def test_rpc_servers_open_the_network_to_their_addresses_alone(choose_properties
     assert properties["RestrictAddressFamilies"] == [True, ["AF_UNIX", "AF_INET"]]
     assert properties["IPAddressDeny"] == [[2, [0] * 4, 0], [10, [0] * 16, 0]]
     assert properties["IPAddressAllow"] == [[2, [127, 77, 0, 1], 32], [2, [127, 77, 0, 2], 32]]
-    assert f"LLAMACTL_RPC={','.join(rpc)}" in properties["Environment"]
+    assert decode_spec(read_environment(properties)["LLAMACTL_SPEC"]).rpc == rpc
     pack_properties(properties)
 
 
@@ -282,7 +281,7 @@ def test_listing_of_devices_is_a_measure_child_that_no_model_can_be_taken_for() 
     environment = read_environment(properties)
     assert environment["LLAMACTL_DEVICES_ONLY"] == "1"
     assert json.loads(environment["LLAMACTL_DEVICE_IDS"]) == {"CUDA0": "0000:01:00.0"}
-    assert environment["LLAMACTL_RPC"] == "127.77.0.1:1"
+    assert decode_spec(environment["LLAMACTL_SPEC"]).rpc == ("127.77.0.1:1",)
     assert properties["IPAddressAllow"] == [[2, [127, 77, 0, 1], 32]]
     assert properties["RuntimeMaxUSec"] == 30_000_000
     assert not [field for field in properties["LogExtraFields"] if "LLAMACTL_MODEL" in field]
