@@ -60,6 +60,8 @@ def make_request(
     formatted = [format_message(message, index) for index, message in enumerate(messages)]
     if wants_short_ids(info):
         _shorten_ids(formatted)
+    if info.capabilities.get("supports_object_arguments"):
+        _check_arguments(formatted)
     return ApplyRequest(
         messages=formatted,
         tools=tools or None,
@@ -126,6 +128,22 @@ def _format_call(call: dict[str, Any], where: str) -> dict[str, Any]:
         arguments = "{}"
     formatted = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     return {**formatted, "id": call["id"]} if isinstance(call.get("id"), str) else formatted
+
+
+def _check_arguments(messages: list[dict[str, Any]]) -> None:
+    """Of a template that takes them apart: an answer that was cut off may have none that can be."""
+    for index, message in enumerate(messages):
+        for number, call in enumerate(message.get("tool_calls", ())):
+            arguments = call["function"]["arguments"]
+            if not isinstance(arguments, str):
+                continue
+            try:
+                msgspec.json.decode(arguments.encode("utf-8", "surrogatepass"))
+            except RecursionError:
+                continue  # how deep it is counts the chat layer
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                where = f"messages[{index}].tool_calls[{number}].function.arguments"
+                raise refuse(f"cannot use `{where}`: it must be the text of a JSON object: {error}") from None
 
 
 def _shorten_ids(messages: list[dict[str, Any]]) -> None:

@@ -229,7 +229,14 @@ class LayerTemplate:
             "id_prefix": id_prefix,
             "is_continuation": is_continuation,
         }
-        return AnswerParser(self._library, self._library.open_answer(_encode(request)))
+        try:
+            handle = self._library.open_answer(_encode(request))
+        except ChatLibraryError:
+            if not is_continuation:
+                raise
+            # What the request began is in no form that the parser reads, so that it will tell nothing of it either.
+            handle = self._library.open_answer(_encode({**request, "is_continuation": False}))
+        return AnswerParser(self._library, handle)
 
 
 class AnswerParser:

@@ -20,6 +20,7 @@ from llamactl.instance.chat.check import ANSWER, TEMPLATE, TOOL, find_fault
 from llamactl.instance.chat.layer import ApplyRequest, ChatLayer, Delta, LayerTemplate, ParseError
 from llamactl.instance.llama import chat_library
 from llamactl.instance.llama.chat_library import ChatLibrary
+from tests.sdist import read_templates
 
 USER = {"role": "user", "content": "Look at it."}
 
@@ -109,6 +110,19 @@ def test_begun_answer_is_not_told_again(template: LayerTemplate) -> None:
     assert join(told)[0] == " cat."
     assert message is not None
     assert message.content == "It is a cat."
+
+
+def test_begun_answer_that_cannot_be_parsed_begins_all_the_same(layer: ChatLayer) -> None:
+    template = layer.open_template(read_templates()["Mistral-Small-3.2-24B-Instruct-2506"], None)
+    request = ApplyRequest(
+        messages=[USER, {"role": "assistant", "content": "no JSON"}],
+        json_schema={"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+        continue_final_message=True,
+        add_generation_prompt=False,
+    )
+    parser = template.start_answer(template.apply(request), is_continuation=True)
+    with pytest.raises(ParseError):
+        parser.feed(" at all", False)
 
 
 def test_template_that_is_none_is_refused_with_the_reason(layer: ChatLayer) -> None:

@@ -3,6 +3,9 @@ conversation? Against digests of what it answered (record_prompts.py).
 """
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from tests.socket.instance.harness import run_child
 from tests.socket.instance.record_prompts import FILE, REFUSED, digest
 
 RECORDED: dict[str, dict[str, str]] = json.loads(FILE.read_text())
+FUZZ_S, FUZZ_SEED = float(os.environ.get("LLAMACTL_FUZZ_S", "5")), os.environ.get("LLAMACTL_FUZZ_SEED", "1")
 OURS_ALONE = {"long id": "ids are made as Mistral's templates want them"}
 """What llama-server refuses, and we do not."""
 
@@ -133,3 +137,13 @@ def test_prompts_of_one_instance_are_those_of_its_configuration(tiny: Path, tmp_
             ):
                 prompt = child.request("POST", "/apply-template", {**body, **more})[1]["prompt"]
                 assert prompt.endswith(no_thoughts) is not expected, (reasoning, more)
+
+
+@pytest.mark.timeout(60 + 3 * FUZZ_S)
+def test_no_request_ends_the_process() -> None:
+    read_templates()
+    command = [sys.executable, "-m", "tests.socket.instance.fuzz_layer", str(FUZZ_S), FUZZ_SEED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    n_taken, n_refused = map(int, done.stdout.split())
+    assert min(n_taken, n_refused) > 10 * FUZZ_S

@@ -140,6 +140,24 @@ def test_arguments_stay_as_they_were_sent(arguments: Any) -> None:
     assert formatted["tool_calls"][0]["function"]["arguments"] == arguments
 
 
+@pytest.mark.parametrize("arguments", ['{"a": 1', "not JSON", '{"a": "\ud800"}', "{}{}"])
+def test_arguments_that_are_cut_off_are_named_where_the_template_takes_them_apart(arguments: str) -> None:
+    call = {"function": {"name": "look", "arguments": arguments}}
+    messages = [USER, ChatMessage(role="assistant", tool_calls=[CALL, call]), USER]
+    assert make_request(messages, make_info(), {}).messages
+    info = TemplateInfo({"supports_object_arguments": True}, False, True, "", "")
+    with pytest.raises(LlamactlError, match=r"messages\[1\]\.tool_calls\[1\]\.function\.arguments"):
+        make_request(messages, info, {})
+
+
+@pytest.mark.parametrize("arguments", ["{}", '{"a": [1, {"b": null}]}', {"a": 1}, "[" * 100_000])
+def test_arguments_in_any_form_are_taken_apart_later(arguments: Any) -> None:
+    call = {"function": {"name": "look", "arguments": arguments}}
+    info = TemplateInfo({"supports_object_arguments": True}, False, True, "", "")
+    messages = [ChatMessage(role="assistant", tool_calls=[call]), USER]
+    assert make_request(messages, info, {}).messages[0]["tool_calls"][0]["function"]["arguments"] == arguments
+
+
 @pytest.mark.parametrize("call", [{}, {"function": "look"}, {"function": {}}, {"function": {"name": 1}}])
 def test_call_of_nothing_is_refused_by_its_place(call: dict[str, Any]) -> None:
     message = ChatMessage(role="assistant", tool_calls=[CALL, call])
