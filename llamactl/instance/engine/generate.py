@@ -365,7 +365,7 @@ class Generator:
         else:
             sequence.drop_stopped_tokens(text, self._read_piece)
         now_s = time.monotonic()
-        if text or sequence.held_infos:
+        if text or sequence.held_tokens:
             deliveries.append((sequence.job, sequence.take_text(text, now_s)))
         event = FinishEvent(
             reason,

@@ -360,6 +360,14 @@ def test_end_token_ends_with_stop_and_is_not_text(bench: Bench) -> None:
     assert (finish.reason, finish.n_generated, bench.results[job].text) == (FinishReason.STOP, 1, "")
 
 
+def test_token_of_an_incomplete_character_at_the_end_is_told_without_text(bench: Bench) -> None:
+    first_byte = bench.vocabulary.tokenize("ä", add_special=False, parse_special=False)[-2]
+    sampling = SamplingParams(temperature=0, logit_bias={first_byte: 1000.0})
+    job = bench.submit("hello", n=1, sampling=sampling)
+    bench.run()
+    assert (bench.results[job].tokens, bench.results[job].text) == ([first_byte], "")
+
+
 def test_penalties_keep_repetition_away(bench: Bench) -> None:
     token = bench.vocabulary.tokenize("a", add_special=False, parse_special=False)[0]
     bias = {token: 50.0}
