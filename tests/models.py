@@ -115,16 +115,17 @@ def write_projector(
 
 
 def write_eye(
-    path: Path, *, width: int = 64, image_size: int = 28, n_embd: int = 32, mrope: bool = False, seed: int = 3
+    path: Path, *, width: int = 64, image_size: int = 28, n_embd: int = 32, projector: str = "mlp", seed: int = 3
 ) -> Path:
-    """A projector that works: pictures become tokens for a model with embeddings of `width`. As LLaVA has it, so many
-    for each picture; with `mrope` as Qwen2-VL has it, a grid of them, the larger the picture the more.
+    """A projector that works: pictures become tokens for a model with embeddings of `width`. As LLaVA has it
+    (`mlp`), one for each patch of a small square; as Qwen2-VL has it (`qwen2vl_merger`), a grid of them, the larger the
+    picture the more; as Gemma 3 has it (`gemma3`), one for four patches, each of which attends to all others.
     """
     patch_size, n_layer = 14, 2
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_name("tiny-eye")
     writer.add_bool("clip.has_vision_encoder", True)
-    writer.add_string("clip.projector_type", "qwen2vl_merger" if mrope else "mlp")
+    writer.add_string("clip.projector_type", projector)
     writer.add_bool("clip.use_gelu", True)
     writer.add_uint32("clip.vision.image_size", image_size)
     writer.add_uint32("clip.vision.patch_size", patch_size)
@@ -147,11 +148,13 @@ def write_eye(
         writer.add_tensor(f"{tensor}.bias", np.zeros(n_embd, dtype=np.float32))
 
     add("v.patch_embd.weight", n_embd, 3, patch_size, patch_size)
-    if mrope:
+    if projector == "qwen2vl_merger":
         add("v.patch_embd.weight.1", n_embd, 3, patch_size, patch_size)
     else:
+        n_classes = int(projector == "mlp")
+        add("v.position_embd.weight", (image_size // patch_size) ** 2 + n_classes, n_embd)
+    if projector == "mlp":
         add("v.class_embd", n_embd)
-        add("v.position_embd.weight", (image_size // patch_size) ** 2 + 1, n_embd)
     add_norm("v.pre_ln")
     for layer in range(n_layer):
         prefix = f"v.blk.{layer}"
@@ -165,7 +168,12 @@ def write_eye(
         add(f"{prefix}.ffn_down.weight", n_embd, 2 * n_embd)
         add(f"{prefix}.ffn_down.bias", n_embd)
     # Loud, as the embeddings of `write_model` are: what is seen decides what is said.
-    n_merged, n_inner = (4 * n_embd, 4 * n_embd) if mrope else (n_embd, width)
+    if projector == "gemma3":
+        writer.add_uint32("clip.vision.projector.scale_factor", 2)
+        add("mm.input_projection.weight", n_embd, width)
+        writer.add_tensor("mm.soft_emb_norm.weight", np.ones(n_embd, dtype=np.float32))
+        return _finish(writer, path)
+    n_merged, n_inner = (4 * n_embd, 4 * n_embd) if projector == "qwen2vl_merger" else (n_embd, width)
     add("mm.0.weight", n_inner, n_merged)
     add("mm.0.bias", n_inner)
     add("mm.2.weight", width, n_inner)

@@ -18,7 +18,7 @@ import pytest
 from llamactl.child.orders import ChildEnvironment
 from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.jobs import Event, FailureEvent, FinishEvent, GenerationRequest, Job, TextEvent
-from llamactl.instance.engine.media import Encoder, MediaPrompt, MediaReader, Span
+from llamactl.instance.engine.media import Encoder, ItemError, MediaPrompt, MediaReader, Span
 from llamactl.instance.engine.media_steps import MediaSteps
 from llamactl.instance.engine.places import find_chunk_start
 from llamactl.instance.engine.prefixes import count_common_prefix
@@ -29,7 +29,7 @@ from llamactl.instance.llama.loading import Loaded, load
 from llamactl.instance.llama.log import LlamaLog
 from llamactl.instance.llama.model import create_context
 from llamactl.instance.llama.params import build_context_params
-from llamactl.instance.llama.projector import MediaError, Projector, load_library
+from llamactl.instance.llama.projector import MediaChunk, MediaError, Projector, load_library
 from llamactl.protocol.report_socket import ChildRole
 from llamactl.settings import ModelSettings
 from tests.media import BLUE, RED, slope, write_png
@@ -50,11 +50,13 @@ class Seeing:
     reference: Any
 
 
-@pytest.fixture(scope="module", params=["llava", "mrope"])
+@pytest.fixture(scope="module", params=["mlp", "qwen2vl_merger", "gemma3"])
 def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeing]:
-    directory, mrope = tmp_path_factory.mktemp("eyes"), request.param == "mrope"
+    directory, mrope = tmp_path_factory.mktemp("eyes"), request.param == "qwen2vl_merger"
     model = write_model(directory / "m.gguf", mrope=mrope)
-    eye = write_eye(directory / "eye.gguf", mrope=mrope)
+    eye = write_eye(
+        directory / "eye.gguf", projector=request.param, image_size=112 if request.param == "gemma3" else 28
+    )
     settings = ModelSettings(
         name="m", path=str(model), mmproj=str(eye), ctx=N_CTX, parallel=3, threads=1, repack=False, ubatch=N_STEP
     )
@@ -72,6 +74,15 @@ def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     loaded.projector.close()
     llama.llama_free(loaded.context)
     loaded.model.close()
+
+
+def is_noncausal(seeing: Seeing) -> bool:
+    (chunk,) = (
+        piece
+        for piece in seeing.projector.cut_prompt([seeing.projector.decode(RED_PNG)])
+        if isinstance(piece, MediaChunk)
+    )
+    return seeing.projector.is_noncausal(chunk)
 
 
 def decode_alone(seeing: Seeing, parts: Parts, n_tokens: int = N_TOKENS) -> str:
@@ -275,6 +286,14 @@ def test_no_part_of_a_picture_is_longer_than_a_step(bench: Bench) -> None:
     assert max(sizes) <= N_STEP
 
 
+def test_picture_that_must_be_computed_at_once_and_is_too_large_for_that_is_refused(seeing: Seeing) -> None:
+    if not is_noncausal(seeing):
+        assert MediaReader(seeing.projector, 1).read([0, "what?"], [RED_PNG], bos=1).spans
+        return
+    with pytest.raises(ItemError, match="it becomes 16 embeddings, which must be computed at once; set `ubatch`"):
+        MediaReader(seeing.projector, 15).read([0, "what?"], [RED_PNG], bos=1)
+
+
 def test_client_that_leaves_frees_its_place_at_once(bench: Bench) -> None:
     bench.reader.gate.clear()
     leaving = [bench.submit(("left ", data, "?"))[0] for data in (RED_PNG, BLUE_PNG, SLOPE_PNG)]
@@ -329,7 +348,7 @@ def test_failure_to_encode_costs_that_request_alone(bench: Bench) -> None:
 
 def test_sequences_that_are_put_back_see_again(seeing: Seeing, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than the context has room for together. Of the others batches differ, and with them, at times, a word."""
-    n_words = 40 if seeing.projector.uses_mrope else 55
+    n_words = 40 if seeing.projector.uses_mrope or is_noncausal(seeing) else 55
     cases: list[Parts] = [(f"{number} " * n_words, SLOPE_PNG, " what?") for number in range(3)]
     put_back = bench.generator._put_back
     seen: dict[Job, int] = {}
