@@ -186,7 +186,8 @@ def _find_contradictions(model: ModelSettings, place: Place, wrong: frozenset[st
         found.append(place.report(message, "tensor_split"))
     if model.extra:
         found += _find_wrong_properties(model, place)
-    size = len(encode_spec(model).encode())
+    # With another mistake it may hold what JSON cannot: names of files that are no Unicode.
+    size = 0 if wrong else len(encode_spec(model).encode())
     if size > MAX_SPEC_BYTES:
         message = f"all settings together take {size} bytes, at most {MAX_SPEC_BYTES} can be given to a unit"
         found.append(place.report(message, hint="shorten chat_template or env"))

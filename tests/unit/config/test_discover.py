@@ -216,6 +216,14 @@ def test_named_model_takes_the_place_of_a_found_one_of_the_same_path(tree: Tree)
     assert [found.places for found in config.found] == [{"": ("mine",)}], "a directory that is not without models"
 
 
+def test_file_name_that_is_no_unicode_costs_its_own_model_alone(tree: Tree) -> None:
+    tree.gguf("a.gguf")
+    tree.gguf(os.fsdecode(b"caf\xe9.gguf"))
+    tree.file("a.toml", f'[directories.lab]\npath = "{tree.models}"')
+    config = tree.load()
+    assert (list(config.models), list(config.invalid)) == (["a"], [r"caf\xe9"])
+
+
 def test_named_model_keeps_its_name_against_a_found_one(tree: Tree) -> None:
     tree.gguf("a.gguf")
     other = tree.gguf("../elsewhere/other.gguf").resolve()
