@@ -32,6 +32,7 @@ from tests.media import (
 )
 from tests.models import write_ear, write_eye, write_model
 from tests.socket.instance.harness import Child, run_child
+from tests.socket.instance.scripted import TEMPLATE
 from tests.socket.instance.test_anthropic import connect as connect_anthropic
 from tests.socket.instance.test_openai import connect as connect_openai
 
@@ -450,3 +451,33 @@ def test_no_garbage_ends_the_instance(seeing: Child, hearing: Child, name: str) 
         assert status in (200, 400), answered
     assert child.process.poll() is None
     assert say(child, ask("still there?"))
+
+
+def test_responses_show_pictures(seeing: Child) -> None:
+    with connect_openai(seeing) as client:
+        content: Any = [
+            {"type": "input_text", "text": "look"},
+            {"type": "input_image", "image_url": as_uri(RED_PNG), "detail": "auto"},
+            {"type": "input_text", "text": "what"},
+        ]
+        answered = client.responses.create(
+            model="tiny", input=[{"role": "user", "content": content}], max_output_tokens=12, temperature=0
+        )
+        assert answered.output_text == say(seeing, ask(show("look", RED_PNG, "what")))
+        content[1]["image_url"] = "https://example.com/a.png"
+        with pytest.raises(openai.BadRequestError, match="models have no network"):
+            client.responses.create(model="tiny", input=[{"role": "user", "content": content}])
+
+
+def test_pictures_are_seen_beside_functions(files: dict[str, Path], tmp_path: Path) -> None:
+    function = {"name": "look", "description": "looks", "parameters": {"type": "object", "properties": {}}}
+    more = {"tools": [{"type": "function", "function": function}], "logprobs": True, "max_tokens": 4}
+    with run_child(tmp_path, "serve", choose_settings(files, "eye", chat_template=TEMPLATE)) as child:
+        child.supervisor.wait_for("ready")
+        bodies = [ask(show("look", data, "what"), **more) for data in (RED_PNG, SLOPE_PNG, RED_PNG)]
+        plain = answer(child, ask("lookwhat", **more))
+        shown = [answer(child, body) for body in bodies]
+        assert shown[0]["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"] + N_PICTURE
+        first, other, again = (entry["choices"][0]["logprobs"]["content"][0]["logprob"] for entry in shown)
+        assert first != other
+        assert first == pytest.approx(again, abs=1e-3)
