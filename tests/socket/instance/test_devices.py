@@ -7,11 +7,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from llamactl.protocol.values import Breakdown, DeviceList, Row, RowKind
 from llamactl.settings import ModelSettings
-from tests.models import write_large_model
+from tests.media import as_uri, write_png
+from tests.models import write_eye, write_large_model
 from tests.socket.instance.harness import TIMEOUT_S, run_child
 
 MIB = 1 << 20
@@ -175,3 +177,41 @@ def test_measurement_lists_all_devices_whatever_the_model_uses(large: Path, tmp_
         listing = child.supervisor.wait_for("measured").listing
     assert listing is not None
     assert [row.name for row in listing.rows] == [f"RPC0[{rpc}]"]
+
+
+def test_projector_lies_on_the_first_device_and_is_charged_there(large: Path, tmp_path: Path, rpc: str) -> None:
+    eye = write_eye(tmp_path / "eye.gguf", width=256, n_embd=256)
+    plain = ModelSettings(name="large", path=str(large), rpc=(rpc,), ctx=512, parallel=1, threads=1, repack=False)
+    seeing = msgspec.structs.replace(plain, mmproj=str(eye))
+    (without, _), (measured, _) = (run_measure(tmp_path / name, s, 0) for name, s in (("a", plain), ("b", seeing)))
+    device, alone = get_row(measured, RowKind.DEVICE), get_row(without, RowKind.DEVICE)
+    assert 0.9 * eye.stat().st_size < device.model - alone.model < eye.stat().st_size
+    assert device.compute > alone.compute
+    assert get_row(measured, RowKind.HOST).used == get_row(without, RowKind.HOST).used
+    parts = [{"type": "image_url", "image_url": {"url": as_uri(write_png())}}, {"type": "text", "text": "what?"}]
+    body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 8, "temperature": 0}
+    said = set()
+    for name, settings in (("on", seeing), ("off", msgspec.structs.replace(seeing, devices=("none",), rpc=()))):
+        (tmp_path / name).mkdir()
+        with run_child(tmp_path / name, "serve", settings) as child:
+            effective = child.supervisor.wait_for("ready").effective
+            status, answered = child.request("POST", "/v1/chat/completions", body)
+            assert status == 200, answered
+            said.add(answered["choices"][0]["message"]["content"])
+            if name == "on":
+                real = get_row(effective, RowKind.DEVICE)
+                assert (real.model, real.compute) == (device.model, device.compute)
+    assert len(said) == 1, "the device sees what the processor sees"
+
+
+def test_fitting_leaves_room_for_the_projector(large: Path, tmp_path: Path, rpc: str) -> None:
+    eye = write_eye(tmp_path / "eye.gguf", width=256, n_embd=512)
+    plain = ModelSettings(name="large", path=str(large), rpc=(rpc,), parallel=1, fit_ctx=256, threads=1)
+    _, roomy = run_measure(tmp_path / "roomy", plain, 0)
+    free = get_row(roomy, RowKind.DEVICE).free
+    assert free is not None
+    limit = 30 * MIB
+    _, fitted = run_measure(tmp_path / "a", msgspec.structs.replace(plain, mmproj=str(eye)), free - limit)
+    _, without = run_measure(tmp_path / "b", plain, free - limit)
+    assert 0 < get_row(fitted, RowKind.DEVICE).used <= limit
+    assert get_row(fitted, RowKind.HOST).model > get_row(without, RowKind.HOST).model
