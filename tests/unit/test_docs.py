@@ -188,3 +188,33 @@ def test_recipe_for_contributors_names_at_most_three_files_that_exist(recipe: tu
     word = example.strip("`").removesuffix("_total").rpartition("/")[2]
     missing = [path for path in by_hand if word not in (CHECKOUT / path).read_text()]
     assert len(missing) <= 2, f"{example} is not in {missing}"
+
+
+MAX_COLUMNS = 100
+
+
+def list_long_lines(text: str) -> list[str]:
+    """Lines of prose that are wider than a page; tables, code and what has no place to break stay as they are."""
+    long = []
+    in_code = False
+    for line in text.splitlines():
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+        is_table = line.lstrip().startswith("|")
+        breaks = re.sub(r"(`+).+?\1", "", line.strip()).strip("-* ").count(" ")
+        if len(line) > MAX_COLUMNS and not in_code and not is_table and not line.startswith("    ") and breaks:
+            long.append(line)
+    return long
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted(CHECKOUT.glob("*.md")), *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name
+)
+def test_prose_is_no_wider_than_a_page(path: Path) -> None:
+    assert list_long_lines(path.read_text()) == []
+
+
+def test_wide_prose_is_found_and_wide_code_is_not() -> None:
+    wide = "word " * 30
+    assert list_long_lines(f"{wide}\n- {wide}\n") == [wide, f"- {wide}"]
+    assert list_long_lines(f"```\n{wide}\n```\n| {wide} |\n    {wide}\nhttps://{'x' * 120}\n") == []
