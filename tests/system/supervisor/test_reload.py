@@ -39,6 +39,20 @@ def test_removed_model_leaves(loaded: Llamactl, tiny: dict[str, Path]) -> None:
     assert loaded.chat("a").status == 404
 
 
+def test_loaded_model_that_becomes_invalid_goes_on_and_is_neither_removed_nor_added(
+    loaded: Llamactl, tiny: dict[str, Path]
+) -> None:
+    pid = loaded.list_loaded()["a"]["pid"]
+    loaded.write_models(a={"path": str(tiny["a"]), "ctxx": 1024})
+    worse = loaded.cli("reload", status=1).stdout.splitlines()
+    assert worse == ["invalid, but loaded: these go on as before until they are unloaded: a"]
+    assert loaded.chat("a").status == 200
+    loaded.write_models(a={"path": str(tiny["a"]), "ctx": 1024})
+    assert loaded.cli("reload").stdout.splitlines() == ["no longer invalid: a"]
+    assert loaded.chat("a").status == 200
+    assert loaded.list_loaded()["a"]["pid"] == pid
+
+
 def test_changed_settings_wait_for_the_next_load(loaded: Llamactl, tiny: dict[str, Path]) -> None:
     pid = loaded.list_loaded()["a"]["pid"]
     loaded.write_models(a={"path": str(tiny["a"]), "ctx": 2048})
