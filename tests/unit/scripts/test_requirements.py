@@ -25,7 +25,7 @@ NEEDY = (
     ("simulate",),
 )
 """Scripts that need more than the standard library."""
-ALONE = ("sandbox",)
+ALONE = ("sandbox", "source-map")
 TEST_BENCHES = [command for command in NEEDY if command[1:2] in (("cold",), ("engine",), ("memory",))]
 
 
