@@ -20,6 +20,8 @@ GENERATIONS = {
     "/v1/responses": "responses",
     "/responses": "responses",
     "/v1/messages": "messages",
+    "/v1/audio/transcriptions": "transcription",
+    "/audio/transcriptions": "transcription",
     "/infill": "infill",
     "/v1/embeddings": "embedding",
     "/embedding": "native_embedding",

@@ -44,6 +44,7 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.activity import Activity
 from llamactl.instance.engine.embed import normalize_as
 from llamactl.instance.engine.jobs import EmbeddingRequest, Job
+from llamactl.instance.http import transcriptions
 from llamactl.instance.http.chat_format import ChatShape
 from llamactl.instance.http.formats import CompletionShape, NativeShape, Shape, encode_json, format_ranking
 from llamactl.instance.http.introspection import (
@@ -97,6 +98,7 @@ class Api:
             "completion": self._answer_completion,
             "native_completion": self._answer_native,
             "infill": self._answer_infill,
+            "transcription": self._answer_transcription,
             "messages": self._answer_messages,
             "responses": self._answer_responses,
             "embedding": self._answer_embedding,
@@ -200,6 +202,13 @@ class Api:
         body = parse_body(await request.body(), InfillBody)
         jobs, frame = await _stay(request, service.submit_infill(body))
         return _choose_response(service, jobs, NativeShape(frame), body)
+
+    async def _answer_transcription(self, request: Request) -> Any:
+        service = self._require_service()
+        fields = transcriptions.parse_form(request.headers.get("content-type", ""), await request.body())
+        chat = transcriptions.make_chat(fields)
+        jobs, frame = await _stay(request, _name_errors(service.submit_chat(chat), transcriptions.FIELDS))
+        return _choose_response(service, jobs, transcriptions.TranscriptionShape(frame), chat)
 
     async def _answer_messages(self, request: Request) -> Any:
         service = self._require_service()

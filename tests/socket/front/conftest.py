@@ -126,6 +126,10 @@ def format_post(path: str, body: Any, *fields: str) -> bytes:
     """Fields of `body` that its route requires need not be there, unless it is bytes."""
     if isinstance(body, dict):
         word = {**endpoints.GENERATIONS, **endpoints.TEXTS}.get(path.partition("?")[0], "")
+        if word == "transcription":
+            fields = ("Content-Type: multipart/form-data; boundary=x", *fields)
+            parts = (f'--x\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{body[key]}\r\n' for key in body)
+            return format_post(path, "".join((*parts, "--x--\r\n")).encode(), *fields)
         body = {**body, **{name: value for name, value in REQUIRED.get(word, {}).items() if name not in body}}
     payload = body if isinstance(body, bytes) else msgspec.json.encode(body)
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(payload)}", *fields, "", ""]

@@ -126,5 +126,6 @@ def test_every_route_that_loads_a_model_is_looked_at() -> None:
     for path, word in {**endpoints.GENERATIONS, **endpoints.TEXTS}.items():
         assert find_mistake(path.encode(), b"{}") is not None or word == "tokenize", path
         assert find_mistake(path.encode(), b"no JSON") is not None, path
-        assert find_mistake(path.encode(), msgspec.json.encode(REQUIRED[word])) is None, path
+        body = b"--x\r\n" if word == "transcription" else msgspec.json.encode(REQUIRED[word])
+        assert find_mistake(path.encode(), body) is None, path
     assert find_mistake(b"/other", b"{}") is None

@@ -1,6 +1,7 @@
 """Do models with a projector see and hear what requests show them, as llama.cpp's own server does with these files?"""
 
 import base64
+import contextlib
 import json
 import os
 import random
@@ -481,3 +482,63 @@ def test_pictures_are_seen_beside_functions(files: dict[str, Path], tmp_path: Pa
         first, other, again = (entry["choices"][0]["logprobs"]["content"][0]["logprob"] for entry in shown)
         assert first != other
         assert first == pytest.approx(again, abs=1e-3)
+
+
+# --- transcripts ------------------------------------------------------------------------------------------------------
+
+
+def test_transcript_is_what_a_chat_says_of_the_sound_whole_and_streamed(hearing: Child) -> None:
+    sound = write_wav(3200)
+    audio = {"type": "input_audio", "input_audio": {"data": base64.b64encode(sound).decode()}}
+    said = say(hearing, ask([{"type": "text", "text": "Transcribe audio to text"}, audio]))
+    asked = say(hearing, ask([{"type": "text", "text": "hear (language: de)"}, audio]))
+    with connect_openai(hearing) as client:
+        more: Any = {"model": "tiny", "file": ("a.wav", sound), "temperature": 0, "extra_body": {"max_tokens": 12}}
+        whole = client.audio.transcriptions.create(**more)
+        assert whole.text == said
+        assert client.audio.transcriptions.create(prompt="hear", language="de", **more).text == asked
+        events = list(client.audio.transcriptions.create(stream=True, **more))
+        assert "".join(event.delta for event in events if event.type == "transcript.text.delta") == said
+        assert (events[-1].type, events[-1].text) == ("transcript.text.done", said)
+
+
+FORM = b'--x\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n--x--\r\n'
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        (b"{}", "cannot read the request body: the form is cut off, or has too many fields"),
+        (FORM % (b"model", b"", b"tiny"), "cannot use `file`: it is missing, or empty"),
+        (
+            FORM % (b"file", b"; filename=a.wav", b"nothing"),
+            "cannot use `file`: it is of no known kind; WAV, MP3 and FLAC are taken",
+        ),
+        (
+            FORM % (b"file", b"; filename=a.wav", write_wav(9, form=2)),
+            "cannot use `file`: it is a WAV of format 2; PCM, floats, A-law and mu-law are taken",
+        ),
+        (
+            (FORM % (b"file", b"", b"abc"))[:-8],
+            "cannot read the request body: the form is cut off, or has too many fields",
+        ),
+        (b"--x\r\n\r\nabc\r\n--x--\r\n", "cannot read the request body: a part of the form has no name"),
+        (
+            b"--x\r\nContent-Disposition: form-data; name=a\r\n\r\n\r\n" * 100 + b"--x--",
+            "cannot read the request body: the form is cut off, or has too many fields",
+        ),
+    ],
+)
+def test_form_that_cannot_be_transcribed_is_refused_with_the_reason(hearing: Child, form: bytes, reason: str) -> None:
+    with contextlib.closing(hearing.connect()) as connection:
+        headers = {"Content-Type": "multipart/form-data; boundary=x"}
+        connection.request("POST", "/v1/audio/transcriptions", form, headers)
+        response = connection.getresponse()
+        assert (response.status, json.loads(response.read())["error"]["message"]) == (400, reason)
+
+
+def test_only_models_that_hear_transcribe(seeing: Child) -> None:
+    with connect_openai(seeing) as client, pytest.raises(openai.BadRequestError, match="audio input is not supported"):
+        client.audio.transcriptions.create(model="tiny", file=("a.wav", write_wav(100)))
+    with connect_openai(seeing) as client, pytest.raises(openai.BadRequestError, match="'srt' is not json"):
+        client.audio.transcriptions.create(model="tiny", file=("a.wav", write_wav(100)), response_format="srt")
