@@ -137,8 +137,17 @@ class JournalEvent(StrEnum):
         "Another one is used; the reason says which is wrong how.",
         _CHILD,
     )
+    CHAT_TEMPLATE_WITHOUT_TOOLS = (
+        "chat template without tools",
+        "llama.cpp's chat layer cannot use it, and the reason says why: plain chats go on.",
+        _CHILD,
+    )
     CONTEXT_SHIFT_UNAVAILABLE = "context shift unavailable", "This model cannot: answers end with its context.", _CHILD
-    TOKENS_OF_ANOTHER_VOCABULARY = "token numbers of another vocabulary", "The model's file contradicts itself.", _CHILD
+    TOKENS_OF_ANOTHER_VOCABULARY = (
+        "token numbers of another vocabulary",
+        "A client sends numbers that may be another model's tokens; said once.",
+        _CHILD,
+    )
     DEVICES_LEFT_OUT = "devices left out", "An RPC server cannot be used.", _CHILD
     NVML_NOT_USED = "nvml not used", "Other programs' use of NVIDIA GPUs is not known.", _CHILD
     PROCESSORS_SHARED = "processors shared", "So many models compute at once, with so many threads each.", _CHILD

@@ -17,6 +17,7 @@ from llamactl.instance.http.chats import ChatPlanner
 from llamactl.instance.http.prompts import PromptReader, read_infill_tokens
 from llamactl.instance.llama.model import LoadedModel
 from llamactl.instance.llama.params import makes_embeddings
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.values import Facts
 from llamactl.settings import ModelSettings
 from llamactl.systemd.journal import get_logger
@@ -62,7 +63,7 @@ def make_planning(settings: ModelSettings, model: LoadedModel) -> Planning:
     except LlamactlError as error:
         if error.code is ErrorCode.NOT_SUPPORTED:
             return Planning(reason=error)
-        log.warning("chat template without tools", reason=error.message)
+        log.warning(JournalEvent.CHAT_TEMPLATE_WITHOUT_TOOLS, reason=error.message)
         return Planning(reason=LlamactlError(ErrorCode.INVALID_REQUEST, error.message))
     return Planning(ChatPlanner(opened, model.vocabulary, settings.name))
 

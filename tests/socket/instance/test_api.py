@@ -163,7 +163,7 @@ def test_generation_ends_with_the_context(instance: Child) -> None:
         ({"messages": MESSAGES, "stop": [1]}, "stop[0]"),
         ({"messages": MESSAGES, "n": 0}, "`n`"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "smell"}]}]}, "messages[0].content"),
         ({}, "messages"),
     ],
 )

@@ -100,7 +100,7 @@ def test_after_a_setup_that_was_interrupted_it_says_to_run_setup(command: tuple[
 def test_after_plain_setup_it_says_what_the_tests_need(command: tuple[str, ...], empty: Path, plain: Path) -> None:
     done = call(command, empty, plain)
     assert re.fullmatch(
-        rf"cannot measure: gguf, .*pytest, .* missing in {plain}; run scripts/setup --test\n", done.stderr
+        rf"cannot measure: .*gguf, .*pytest, .* missing in {plain}; run scripts/setup --test\n", done.stderr
     )
     assert done.returncode == 1
 
