@@ -35,8 +35,7 @@ def format_props(service: Service) -> dict[str, Any]:
         "endpoint_slots": True,
         "endpoint_props": False,
         "endpoint_metrics": True,
-        "chat_template": service.template.source,
-        "chat_template_caps": _read_capabilities(service),
+        **_describe_template(service),
         "chat_layer": {
             "available": service.planner is not None,
             "reason": str(service.no_planner) if service.no_planner is not None else "",
@@ -50,11 +49,16 @@ def format_props(service: Service) -> dict[str, Any]:
     }
 
 
-def _read_capabilities(service: Service) -> dict[str, bool]:
-    """Of the chat template, as llama.cpp says, or as rendering shows where its chat layer is not there."""
-    if service.planner is not None:
-        return dict(service.planner.template.info.capabilities)
-    return asdict(service.template.capabilities)
+def _describe_template(service: Service) -> dict[str, Any]:
+    """As llama.cpp says, or as rendering shows where its chat layer is not there."""
+    if service.planner is None:
+        return {
+            "chat_template": service.template.source,
+            "chat_template_caps": asdict(service.template.capabilities),
+        }
+    info = service.planner.template.info
+    more = {"chat_template_tool_use": info.tool_use_source} if info.tool_use_source else {}
+    return {"chat_template": info.source, "chat_template_caps": dict(info.capabilities), **more}
 
 
 def format_listing(service: Service) -> dict[str, Any]:

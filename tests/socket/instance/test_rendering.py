@@ -114,7 +114,9 @@ def test_file_with_a_template_for_tools_has_it_used_for_them(tmp_path: Path) -> 
         assert write() == "plain|hello"
         assert write(tools=[LOOK]) == "for look|hello"
         assert write(tools=[]) == "plain|hello"
-        assert child.request("GET", "/props")[1]["chat_template_caps"]["supports_tools"] is True
+        _, props = child.request("GET", "/props")
+        assert (props["chat_template"], props["chat_template_tool_use"]) == (plain, for_tools)
+        assert props["chat_template_caps"]["supports_tools"] is True
 
 
 def test_prompts_of_one_instance_are_those_of_its_configuration(tiny: Path, tmp_path: Path) -> None:
