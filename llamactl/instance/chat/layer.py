@@ -16,7 +16,8 @@ import msgspec
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.llama.chat_library import ChatLibrary, ChatLibraryError, load_chat_library
 
-MAX_REQUEST_BYTES = 64 << 20
+MAX_REQUEST_BYTES = 32 << 20
+"""llama.cpp takes some twenty times as much for it."""
 MAX_PROPERTIES = 500
 """Of one object in a schema."""
 MAX_ANSWER_BYTES = 4 << 20

@@ -30,6 +30,26 @@ _ID_PREFIX_CHARS = 8
 """With the number behind it nine, which is what Mistral's templates want of an id, and no others mind."""
 
 
+LONG_CHAT_MESSAGES = 500
+LONG_CHAT_CHARS = 1 << 20
+"""Templates are known that take a second for either, and twenty times the memory."""
+
+
+def is_long(request: ApplyRequest) -> bool:
+    """Whether one such conversation at a time is enough."""
+    if len(request.messages) > LONG_CHAT_MESSAGES:
+        return True
+    texts = [text for message in request.messages for text in _list_texts(message)]
+    return sum(map(len, texts)) > LONG_CHAT_CHARS
+
+
+def _list_texts(message: dict[str, Any]) -> list[str]:
+    content = message.get("content")
+    texts = [part["text"] for part in content] if isinstance(content, list) else [content]
+    texts += [call["function"]["arguments"] for call in message.get("tool_calls", ())]
+    return [text for text in (*texts, message.get("reasoning_content")) if isinstance(text, str)]
+
+
 @dataclass(frozen=True)
 class ChatPlan:
     """How one request is answered."""

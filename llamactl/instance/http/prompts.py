@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from llamactl.bodies import InfillChunk, Input, Prompt, PromptObject, refuse
 from llamactl.instance.engine.background import Aside, trim_memory
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.model import Vocabulary
+
+_T = TypeVar("_T")
 
 LONG_TEXT_CHARS = 8192
 HUGE_TEXT_CHARS = 1 << 20
@@ -60,9 +62,10 @@ def read_text(given: str | PromptObject) -> str:
     return given.prompt_string
 
 
-def _run_huge(tokenize: Callable[[str], list[int]], text: str) -> list[int]:
+def run_huge(work: Callable[[], _T]) -> _T:
+    """Gives back what it took."""
     try:
-        return tokenize(text)
+        return work()
     finally:
         trim_memory()
 
@@ -72,7 +75,7 @@ class PromptReader:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._huge_text = asyncio.Lock()
+        self.huge_text = asyncio.Lock()
         self.aside = Aside()
         self.infill = read_infill_tokens(vocabulary)
 
@@ -89,7 +92,7 @@ class PromptReader:
             return tokenize(text)
         if len(text) < HUGE_TEXT_CHARS:
             return await self.aside.run(lambda: tokenize(text))
-        return await self.aside.run(lambda: _run_huge(tokenize, text), self._huge_text)
+        return await self.aside.run(lambda: run_huge(lambda: tokenize(text)), self.huge_text)
 
     async def read_prompts(self, given: Prompt) -> list[list[int]]:
         """One text or one list of tokens is one prompt; a list of texts, or of lists, is several."""

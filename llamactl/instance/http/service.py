@@ -6,10 +6,10 @@ so that one that llama.cpp cannot use is refused before anything runs.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from llamactl.bodies import (
     refuse,
 )
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.chat.layer import ApplyRequest
 from llamactl.instance.chat.template import Template, format_tool
 from llamactl.instance.engine.background import Aside
 from llamactl.instance.engine.embed import NO_NORM, Embedder
@@ -44,7 +45,7 @@ from llamactl.instance.engine.jobs import (
 from llamactl.instance.engine.media import Span
 from llamactl.instance.engine.places import keep_text
 from llamactl.instance.engine.sampling import needs_preparation, prepare_samplers
-from llamactl.instance.http.chats import ChatPlan, ChatPlanner
+from llamactl.instance.http.chats import ChatPlan, ChatPlanner, is_long
 from llamactl.instance.http.formats import Frame, format_params
 from llamactl.instance.http.grammar_check import GrammarChecker
 from llamactl.instance.http.later_system import LaterSystem
@@ -63,13 +64,14 @@ from llamactl.instance.http.parameters import (
     choose_slot,
     choose_stops,
 )
-from llamactl.instance.http.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader, read_text
+from llamactl.instance.http.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader, read_text, run_huge
 from llamactl.instance.http.thinking import ThinkingWishes, choose_thinking
 from llamactl.instance.http.tools import ToolPlan, plan_tools, unify_messages
 from llamactl.instance.llama.model import Vocabulary
 from llamactl.protocol.values import Facts
 from llamactl.settings import TEMPLATE_RESERVED, ModelSettings, Sampling, Switch
 
+_T = TypeVar("_T")
 _NO_PLAN = ChatPlan("")
 
 
@@ -141,7 +143,7 @@ class Service:
                 raise self._refuse_tools()
             return ChatPlan(self.render_body(body))
         request = planner.make_request(body, tools, variables, wishes.format)
-        return await self.aside.run(lambda: planner.plan(request, tools, wishes))
+        return await self._run_plan(request, lambda: planner.plan(request, tools, wishes))
 
     async def write_prompt(self, body: ChatBody) -> str:
         """Of a conversation that is not answered."""
@@ -151,7 +153,13 @@ class Service:
         if planner is None:
             return self.render_body(body)
         request = planner.make_request(body, tools, variables, wishes.format)
-        return await self.aside.run(lambda: planner.write(request))
+        return await self._run_plan(request, lambda: planner.write(request))
+
+    async def _run_plan(self, request: ApplyRequest, work: Callable[[], _T]) -> _T:
+        """On a thread of its own; of long conversations one after the other."""
+        if not is_long(request):
+            return await self.aside.run(work)
+        return await self.aside.run(lambda: run_huge(work), self.prompts.huge_text)
 
     def _read_chat(self, body: ChatBody) -> tuple[ChatBody, ToolPlan, ThinkingWishes, dict[str, Any]]:
         """With messages of one form, the functions that may be called, and what the template is told besides."""
