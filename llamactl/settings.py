@@ -127,6 +127,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """A Jinja template that replaces the file's own, or the name of one that llama.cpp has built in."""
     reasoning: Switch = Switch.AUTO
     """What the template's `enable_thinking` is. Auto, as in llama-server: on where the template can think."""
+    tools: str = "template"
+    """Who tells the model of functions: its template, or the system prompt (`prompt`)."""
     reasoning_budget: int = -1
     """Tokens that the model may think for in answers whose request says no number; -1: any."""
     chat_template_kwargs: dict[str, Any] = {}

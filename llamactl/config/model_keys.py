@@ -259,6 +259,13 @@ MODEL_KEYS: tuple[ModelKey, ...] = (
         measured=KEPT,
     ),
     ModelKey(
+        "tools",
+        make_choice(("template", "prompt")),
+        "Who tells the model of functions: its chat template, or a system prompt where the template cannot.",
+        applies=NEXT_LOAD,
+        measured=KEPT,
+    ),
+    ModelKey(
         "reasoning_budget",
         make_integer(-1),
         "Tokens after which thinking is ended, unless the request says how many; `-1`: none.",

@@ -65,7 +65,7 @@ def make_planning(settings: ModelSettings, model: LoadedModel) -> Planning:
             return Planning(reason=error)
         log.warning(JournalEvent.CHAT_TEMPLATE_WITHOUT_TOOLS, reason=error.message)
         return Planning(reason=LlamactlError(ErrorCode.INVALID_REQUEST, error.message))
-    return Planning(ChatPlanner(opened, model.vocabulary, settings.name))
+    return Planning(ChatPlanner(opened, model.vocabulary, settings.name, settings.tools == "prompt"))
 
 
 def complete_facts(facts: Facts, model: LoadedModel, planning: Planning, pooling: str) -> Facts:

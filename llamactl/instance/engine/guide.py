@@ -1,9 +1,10 @@
-"""What must the next token of an answer be, or may it be, by what has come so far? Its grammar, from where that begins,
+"""What must the next token of an answer be, or may it be, by what has come so far? Its grammars, from where they begin,
 and the end of thoughts that have taken too long.
 
-A grammar begins at once (it has read then what the template has written of the answer), where something calls for it (a
-function's call), or behind the thoughts. Thoughts are free. All that a grammar reads is tried before: where it forbids
-what has come, which llama.cpp would end the process for, it is given up, and the answer goes on without it.
+A grammar begins at once (it has read then what the template has written of the answer), or where something calls for it
+(a function's call). One of the content holds from its first token on, unless that begins a thought or a call: thoughts
+are free, and calls have the other grammar. All that a grammar reads is tried before: where it forbids what has come,
+which llama.cpp would end the process for, it is given up, and the answer goes on without it.
 """
 
 from dataclasses import dataclass, replace
@@ -11,14 +12,15 @@ from enum import StrEnum
 
 from llamactl.instance.engine.grammars import Grammar, GrammarError, create_grammar, prepare_grammar, spell
 from llamactl.instance.engine.thinking import ThinkingRules, ThinkingWatch
-from llamactl.instance.engine.triggers import Trigger, TriggerWatch
+from llamactl.instance.engine.triggers import Trigger, TriggerWatch, list_words
 from llamactl.instance.llama.model import Vocabulary
+
+_MAX_SPACES = 4
 
 
 class GrammarStart(StrEnum):
     AT_ONCE = "at_once"
     ON_TRIGGER = "on_trigger"
-    AFTER_THINKING = "after_thinking"
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,15 @@ class AnswerRules:
     """What the template has written of the answer."""
     grammar_reads_written: bool = False
     """A grammar that begins at once begins with it."""
+    content_grammar: str = ""
+    """Of what is neither a thought nor a call. Nothing comes of it where a grammar begins at once."""
     thinking: ThinkingRules | None = None
 
-    def replace_grammar(self, grammar: str, *, waits: bool) -> "AnswerRules":
-        """By one that the request brings. `waits`: for the end of thoughts."""
-        start = GrammarStart.AFTER_THINKING if waits else GrammarStart.AT_ONCE
-        return replace(self, grammar=grammar, start=start, triggers=(), grammar_reads_written=False)
+    def add_grammar(self, grammar: str, *, of_content: bool) -> "AnswerRules":
+        """One that the request brings: of the content, or of all that is generated."""
+        if of_content:
+            return replace(self, content_grammar=grammar)
+        return replace(self, grammar=grammar, start=GrammarStart.AT_ONCE, triggers=(), grammar_reads_written=False)
 
     def prepare(self, vocabulary: Vocabulary) -> None:
         """Makes on this thread what takes long, so that the engine's finds it made. Raises GrammarError."""
@@ -57,47 +62,89 @@ class AnswerGuide:
         self._waits = bool(rules.grammar)
         """There is a grammar that has not begun."""
         self._triggers = TriggerWatch(rules.triggers)
+        self._openers: tuple[bytes, ...] = ()
+        """What may come instead of the first of the content."""
+        self._n_spaces = 0
+        """How many bytes of white space may come before it: models leave a line between thoughts and content."""
+        self._forced: list[int] = []
+        """The rest of such a text that has begun."""
         self.grammar: Grammar | None = None
         """The one that the next token must fit."""
         if rules.grammar and rules.start is GrammarStart.AT_ONCE:
             self._begin(rules.written.encode() if rules.grammar_reads_written else b"")
             if self.grammar is None:
                 raise GrammarError(f"it does not begin with {rules.written!r}, with which the chat template does")
-        elif rules.start is GrammarStart.AFTER_THINKING and not self.is_thinking:
-            self._begin(b"")
+        elif not self.is_thinking:
+            self._begin_content()
 
     @property
     def is_thinking(self) -> bool:
         return self._thinking is not None and self._thinking.is_within
 
     def take_forced(self) -> int | None:
-        """The token that must come next; None: any that fits the grammar."""
+        """The token that must come next; None: any that fits."""
+        if self._forced:
+            return self._forced.pop(0)
         return None if self._thinking is None else self._thinking.take_forced()
 
+    def opens(self, token: int) -> bool:
+        """Whether it begins a thought or a call where content could begin, or leaves space before that."""
+        if not self._openers and not self._n_spaces:
+            return False
+        piece = self._read_piece(token)
+        return self._is_space(piece) or self._find_opener(piece) is not None
+
     def accept(self, token: int, *, is_tried: bool = False) -> None:
-        """The next token. `is_tried`: the grammar allows it."""
+        """The next token. `is_tried`: it fits."""
+        piece = self._read_piece(token)
+        if self._is_space(piece):
+            self._n_spaces -= len(piece)
+            return
+        if self._openers or self._n_spaces:
+            opener = self._find_opener(piece)
+            self._openers, self._n_spaces = (), 0
+            if opener is not None:
+                self._give_up()
+                self._forced = spell(self._vocabulary, opener[len(piece.lstrip()) :])
+        was_thinking = self.is_thinking
+        outside = piece if self._thinking is None else self._thinking.accept(piece)
         if self.grammar is not None:
             if is_tried:
                 self.grammar.accept(token)
             elif not self.grammar.read((token,)):
                 self._give_up()
-            if self._thinking is not None:
-                self._thinking.accept(self._vocabulary.piece(token, special=True))
-            return
-        piece = self._vocabulary.piece(token, special=True)
-        was_thinking = self.is_thinking
-        outside = piece if self._thinking is None else self._thinking.accept(piece)
-        if not self._waits:
-            return
-        if self._rules.start is GrammarStart.ON_TRIGGER:
-            text = self._triggers.find(outside) if outside else None
-            if text is not None:
-                self._begin(text)
+        elif self._waits and outside and (text := self._triggers.find(outside)) is not None:
+            self._begin(text)
         elif was_thinking and not self.is_thinking:
-            self._begin(b"")
+            self._begin_content()
 
     def close(self) -> None:
         self._give_up()
+
+    def _read_piece(self, token: int) -> bytes:
+        return self._vocabulary.piece(token, special=True)
+
+    def _is_space(self, piece: bytes) -> bool:
+        return 0 < len(piece) <= self._n_spaces and piece.isspace()
+
+    def _find_opener(self, piece: bytes) -> bytes | None:
+        text = piece.lstrip()
+        openers = [opener for opener in self._openers if opener.startswith(text) or text.startswith(opener)]
+        return openers[0] if text and openers else None
+
+    def _begin_content(self) -> None:
+        rules = self._rules
+        if not rules.content_grammar:
+            return
+        self.grammar = Grammar(prepare_grammar(self._vocabulary, rules.content_grammar).clone())
+        words = list_words(rules.triggers) if self._waits else ()
+        thinking = self._thinking
+        if thinking is not None and rules.thinking is not None:
+            if thinking.has_thought:
+                self._n_spaces = _MAX_SPACES
+            else:
+                words = (rules.thinking.start, *words)
+        self._openers = tuple(word.encode() for word in words if word)
 
     def _begin(self, text: bytes) -> None:
         self._waits = False

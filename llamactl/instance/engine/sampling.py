@@ -137,7 +137,8 @@ class SamplerChain:
     @property
     def is_plain(self) -> bool:
         """Whether `sample` will do for the next token: there is no grammar now, and no probabilities are wanted."""
-        return self._params.n_probs == 0 and self._grammar is None
+        guide = self._guide
+        return (guide is None or guide.grammar is None) and self._params.n_probs == 0
 
     @property
     def _grammar(self) -> Grammar | None:
@@ -183,6 +184,8 @@ class SamplerChain:
             self._guide.close()
 
     def _fits(self, grammar: Grammar, token: int) -> bool:
+        if self._guide is not None and self._guide.opens(token):
+            return True
         return grammar.allows(token) and self._continues_text(token)
 
     def _sample_within_grammar(self, grammar: Grammar, context: Any, index: int, candidates: Candidates) -> int | None:

@@ -32,6 +32,11 @@ class Trigger:
     """Of a token, its text."""
 
 
+def list_words(triggers: tuple[Trigger, ...]) -> tuple[str, ...]:
+    """Those that are texts, not patterns."""
+    return tuple(t.value for t in triggers if t.kind in (TriggerKind.TOKEN, TriggerKind.WORD) and t.value)
+
+
 class TriggerWatch:
     """Of one answer."""
 

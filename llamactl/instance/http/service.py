@@ -143,7 +143,8 @@ class Service:
                 raise self._refuse_tools()
             return ChatPlan(self.render_body(body))
         request = planner.make_request(body, tools, variables, wishes.format)
-        return await self._run_plan(request, lambda: planner.plan(request, tools, wishes))
+        schema = choose_schema(body)
+        return await self._run_plan(request, lambda: planner.plan(request, tools, wishes, schema))
 
     async def write_prompt(self, body: ChatBody) -> str:
         """Of a conversation that is not answered."""
@@ -300,13 +301,13 @@ class Service:
         for prompt in prompts:
             if len(prompt) >= self.n_ctx:
                 raise _refuse_length(len(prompt), self.n_ctx, field)
-        grammar = await self._choose_grammar(body)
+        grammar = "" if plan.follows_schema else await self._choose_grammar(body)
         sampling = choose_sampling(body, self.sampling, grammar, self._tokenize_plain, self.settings.seed)
         if needs_preparation(sampling, self.vocabulary):
             await self.aside.run(lambda: prepare_samplers(sampling, self.vocabulary, self.n_ctx))
         rules = plan.rules
         if rules is not None and grammar:
-            rules = rules.replace_grammar(grammar, waits=body.grammar is None)
+            rules = rules.add_grammar(grammar, of_content=not body.grammar)
         mailbox = Mailbox()
         n_top = choose_n_top(body)
         n_keep, n_discard = choose_shift(body)

@@ -391,3 +391,87 @@ def test_template_without_tools_refuses_them(tmp_path: Path) -> None:
         assert "does not tell the model of them" in caught.value.message
         model.say(("Paris", "Plain."))
         assert complete(client, tools=openai.omit).choices[0].message.content == "Plain."
+
+
+SCHEMA: Any = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "weather",
+        "schema": {
+            "type": "object",
+            "properties": {"rain": {"type": "boolean"}},
+            "required": ["rain"],
+            "additionalProperties": False,
+        },
+    },
+}
+RAIN = '{"rain": true}'
+
+
+@pytest.mark.parametrize("answer", [RAIN, f"<think>\nHm {{x}}.\n</think>\n\n{RAIN}"])
+def test_schema_holds_behind_thoughts(model: ScriptedModel, client: openai.OpenAI, answer: str) -> None:
+    model.say(("Paris", answer))
+    message = complete(client, tools=openai.omit, response_format=SCHEMA).choices[0].message
+    assert json.loads(message.content) == {"rain": True}
+    assert ("Hm {x}." in (getattr(message, "reasoning_content", None) or "")) == ("Hm" in answer)
+
+
+def test_schema_holds_whatever_the_model_would_rather_say(model: ScriptedModel, client: openai.OpenAI) -> None:
+    model.say(("Paris", "<think>\nNo JSON.\n</think>\n\nIt does not rain."))
+    message = complete(client, tools=openai.omit, response_format=SCHEMA, max_tokens=300).choices[0].message
+    assert "No JSON." in message.reasoning_content
+    assert message.content.startswith("{")
+
+
+@pytest.mark.parametrize("thought", ["", "<think>\nHm.\n</think>\n\n"])
+def test_answer_may_be_a_call_or_follow_the_schema(model: ScriptedModel, client: openai.OpenAI, thought: str) -> None:
+    model.say(("Paris", thought + CALL))
+    called = complete(client, response_format=SCHEMA).choices[0]
+    assert called.finish_reason == "tool_calls"
+    assert json.loads(called.message.tool_calls[0].function.arguments) == ARGUMENTS
+    model.say(("Paris", thought + RAIN))
+    said = complete(client, response_format=SCHEMA).choices[0]
+    assert (said.finish_reason, said.message.content) == ("stop", RAIN)
+    model.say(("Paris", thought + "I do not know."))
+    assert complete(client, response_format=SCHEMA, max_tokens=300).choices[0].message.content.startswith("{")
+
+
+PLAIN = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedModel]:
+    """A model whose template knows no functions."""
+    with run_scripted(tmp_path_factory.mktemp("prompted"), template=PLAIN, control=(), tools="prompt") as running:
+        yield running
+
+
+def test_system_prompt_tells_of_functions_where_the_template_cannot(prompted: ScriptedModel) -> None:
+    prompted.say(
+        ("Be brief.\n\nYou can call functions.", f"I look.{CALL}\n{CALL_TIME}"),
+        ("<tool_response>\n18\n</tool_response>\n<tool_response>\nnoon\n</tool_response><|im_end|>", "18 at noon."),
+    )
+    messages = [{"role": "system", "content": "Be brief."}, *ASK]
+    with prompted.open_client() as client:
+        first = complete(client, messages=messages).choices[0]
+        assert (first.finish_reason, first.message.content) == ("tool_calls", "I look.")
+        assert [call.function.name for call in first.message.tool_calls] == ["get_weather", "get_time"]
+        streamed = Streamed(complete(client, messages=messages, stream=True))
+        assert json.loads(streamed.calls[0]["arguments"]) == ARGUMENTS
+        messages += [first.message]
+        for call, result in zip(first.message.tool_calls, ("18", "noon"), strict=True):
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+        assert complete(client, messages=messages).choices[0].message.content == "18 at noon."
+        assert complete(client, messages=messages, tools=openai.omit).choices[0].message.content == "18 at noon."
+
+
+def test_call_of_a_prompted_model_can_be_demanded(prompted: ScriptedModel) -> None:
+    prompted.say(("Paris", CALL_TIME))
+    with prompted.open_client() as client:
+        message = (
+            complete(client, tool_choice={"type": "function", "function": {"name": "get_time"}}).choices[0].message
+        )
+    assert [call.function.name for call in message.tool_calls] == ["get_time"]

@@ -60,7 +60,7 @@ def test_keys_that_change_no_memory_or_wait_for_nothing_say_so() -> None:
     at_once = {key.name for key in MODEL_KEYS if key.applies is Applies.AT_ONCE}
     assert at_once >= {"aliases", "pin", "priority", "idle_timeout", "sleep_after", "unlisted", "tags"}
     kept = {key.name for key in MODEL_KEYS if key.measured is Measured.KEPT and key.applies is Applies.NEXT_LOAD}
-    template = {"chat_template", "chat_template_file", "chat_template_kwargs", "reasoning", "reasoning_budget"}
+    template = {"chat_template", "chat_template_file", "chat_template_kwargs", "reasoning", "reasoning_budget", "tools"}
     assert kept >= {*template, "sampling", "seed", "n_predict", "show_prompts"}
     assert {key.name for key in MODEL_KEYS if key.measured is Measured.IF_FAILED} == {"extra"}
     assert {key.name for key in MODEL_KEYS} - {key.name for key in DEFAULT_KEYS} == {
