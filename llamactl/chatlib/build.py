@@ -94,15 +94,23 @@ def set_up(wanted: Wanted, say: Say, show: Show, sdist: Path | None = None) -> N
     """The library is in place, and works. `sdist`: a file that is used instead of a download. Raises BuildError,
     OSError.
     """
+    there = f"llama.cpp's chat layer for {DISTRIBUTION} {wanted.version} is there: {wanted.target}"
+    if _is_there(wanted):  # asked first: the cache may be one that can only be read
+        say(there)
+        return
     with _lock(wanted.cache):
-        if wanted.target.exists() and not _find_fault(wanted.target):
-            say(f"llama.cpp's chat layer for {DISTRIBUTION} {wanted.version} is there: {wanted.target}")
+        if _is_there(wanted):
+            say(there)
             return
         _check_writable(wanted.target)
         if not wanted.kept.exists() or _find_fault(wanted.kept):
             _build(wanted, say, show, sdist)
         _copy(wanted.kept, wanted.target)
         say(f"installed {wanted.target}")
+
+
+def _is_there(wanted: Wanted) -> bool:
+    return wanted.target.exists() and not _find_fault(wanted.target)
 
 
 def acquire_sdist(wanted: Wanted, say: Say) -> Path:

@@ -98,7 +98,11 @@ def test_library_is_built_kept_and_put_in_place(
     assert said[-1] == f"installed {wanted.target}"
 
     log.unlink()
+    lock = wanted.cache / "chat.lock"
+    lock.unlink()
+    lock.mkdir()  # as in a cache that can only be read
     build.set_up(wanted, said.append, lambda *_: refuse("compiled again"))
+    lock.rmdir()
     assert said[-1] == f"llama.cpp's chat layer for llama-cpp-python 9 is there: {wanted.target}"
     wanted.target.unlink()
     build.set_up(wanted, said.append, lambda *_: refuse("compiled again"))
