@@ -6,6 +6,7 @@ llama.cpp ends the process when a grammar accepts what it forbids, so each token
 
 import ctypes
 import re
+import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
@@ -67,12 +68,11 @@ class Prototype:
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
+        # At the end of the process there is nothing left to free it with, and no need.
+        weakref.finalize(self, llama.llama_sampler_free, sampler).atexit = False
 
     def clone(self) -> Any:
         return llama.llama_sampler_clone(self._sampler)
-
-    def __del__(self) -> None:
-        llama.llama_sampler_free(self._sampler)
 
 
 def create_grammar(vocabulary: Vocabulary, text: str) -> Grammar:

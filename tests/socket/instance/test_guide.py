@@ -1,5 +1,7 @@
 """Does a grammar begin where it should, and is it given up, not the process, where what has come does not fit it?"""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from llamactl.instance.engine.thinking import ThinkingRules
 from llamactl.instance.engine.triggers import Trigger, TriggerKind
 from llamactl.instance.llama.model import Vocabulary
 from tests.models import write_model
+from tests.socket.instance.harness import ROOT
 from tests.socket.instance.test_generate import load_tiny
 
 CONTROL = ("<think>", "</think>", "<call>")
@@ -107,3 +110,16 @@ def test_spelling_needs_no_whole_characters(vocabulary: Vocabulary) -> None:
     for text in (b"", b" a", "é🙂".encode(), "🙂".encode()[1:3], b"<call>\n"):
         tokens = spell(vocabulary, text)
         assert b"".join(vocabulary.piece(token, special=True) for token in tokens) == text
+
+
+def test_kept_grammars_say_nothing_at_the_end_of_the_process(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf")
+    code = (
+        "from pathlib import Path\n"
+        "from tests.socket.instance.test_generate import load_tiny\n"
+        "from llamactl.instance.engine.grammars import prepare_grammar\n"
+        f"loaded = load_tiny(Path({str(path)!r}), parallel=1, n_ctx=256)\n"
+        "prepare_grammar(loaded.model.vocabulary, 'root ::= \"a\"')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "Exception" not in done.stderr
