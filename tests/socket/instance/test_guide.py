@@ -1,18 +1,17 @@
 """Does a grammar begin where it should, and is it given up, not the process, where what has come does not fit it?"""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from llamactl.instance.engine.grammars import GrammarError, spell
+from llamactl.instance.engine import grammars
+from llamactl.instance.engine.grammars import GrammarError, Prototype, create_grammar, spell
 from llamactl.instance.engine.guide import AnswerGuide, AnswerRules, GrammarStart
 from llamactl.instance.engine.thinking import ThinkingRules
 from llamactl.instance.engine.triggers import Trigger, TriggerKind
 from llamactl.instance.llama.model import Vocabulary
 from tests.models import write_model
-from tests.socket.instance.harness import ROOT
 from tests.socket.instance.test_generate import load_tiny
 
 CONTROL = ("<think>", "</think>", "<call>")
@@ -112,14 +111,11 @@ def test_spelling_needs_no_whole_characters(vocabulary: Vocabulary) -> None:
         assert b"".join(vocabulary.piece(token, special=True) for token in tokens) == text
 
 
-def test_kept_grammars_say_nothing_at_the_end_of_the_process(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "m.gguf")
-    code = (
-        "from pathlib import Path\n"
-        "from tests.socket.instance.test_generate import load_tiny\n"
-        "from llamactl.instance.engine.grammars import prepare_grammar\n"
-        f"loaded = load_tiny(Path({str(path)!r}), parallel=1, n_ctx=256)\n"
-        "prepare_grammar(loaded.model.vocabulary, 'root ::= \"a\"')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "Exception" not in done.stderr
+def test_grammar_is_given_back_when_its_module_is_gone(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of the process modules are emptied before what they keep is dropped."""
+    kept = [Prototype(create_grammar(vocabulary, 'root ::= "a"').sampler)]
+    caught: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", caught.append)
+    monkeypatch.setattr(grammars, "llama", None)
+    kept.clear()
+    assert not caught
