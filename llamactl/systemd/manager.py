@@ -48,6 +48,8 @@ BUS_TIMEOUT_S = 10
 """For one D-Bus call of the worker."""
 CALL_TIMEOUT_S = 30.0
 """For one call of ours, waiting behind others included."""
+LOST = "Lost"
+"""The error of calls that were under way when the connection was lost."""
 OPEN_TIMEOUT_S = 25.0
 FREE_TIMEOUT_S = 10.0
 FIRST_DELAY_S = 0.1
@@ -129,8 +131,16 @@ class Manager:
 
     async def list_units(self) -> list[UnitSnapshot]:
         """All model and measure units that are loaded, failed ones too. What is news in it is also told as events."""
-        reply = await self._call("list", "", "cannot list the models' units", self._handle_list)
+        try:
+            reply = await self._list()
+        except ManagerError as error:
+            if error.name != LOST:
+                raise
+            reply = await self._list()  # systemd has executed itself meanwhile; to ask twice changes nothing
         return parse_snapshots(reply or {})
+
+    async def _list(self) -> Reply:
+        return await self._call("list", "", "cannot list the models' units", self._handle_list)
 
     async def start_transient(self, unit: str, properties: Mapping[str, Any]) -> None:
         """Create and start a unit; returns when the job is queued. ManagerError with `exists`: the name is taken."""
@@ -206,7 +216,7 @@ class Manager:
     def _fail_pending(self, reason: str) -> None:
         for future, _ in self._pending.values():
             if not future.done():
-                future.set_exception(_CallFailed(-107, "Lost", f"lost the connection to systemd ({reason})"))
+                future.set_exception(_CallFailed(-107, LOST, f"lost the connection to systemd ({reason})"))
         self._pending.clear()
 
     # --- the worker -------------------------------------------------------------------------------

@@ -36,11 +36,11 @@ def test_client_that_does_not_read_holds_up_no_unload(narrow: Llamactl) -> None:
 
 
 def test_mistaken_path_loads_no_model_and_a_running_one_is_asked(narrow: Llamactl) -> None:
-    running = narrow.post("/v1/responses", {"model": "a", "input": "x"})
+    running = narrow.post("/v1/response", {"model": "a", "input": "x"})
     narrow.cli("unload", "a")
-    stopped = narrow.post("/v1/responses", {"model": "a", "input": "x"})
+    stopped = narrow.post("/v1/response", {"model": "a", "input": "x"})
     for refused in (running, stopped):
         assert refused.status == 404
-        assert refused.error["message"] == "cannot find '/v1/responses': no such route; there is /v1/chat/completions"
+        assert refused.error["message"] == "cannot find '/v1/response': no such route; there is /v1/responses"
     assert narrow.post("/v1/chat/completions/", {"model": "a"}).status == 404
     assert narrow.list_loaded() == {}
