@@ -346,17 +346,20 @@ def test_end_of_a_model_for_scripts() -> None:
     assert shown == {"event": "model unloaded", "reason": "evicted", "for_model": "b"}
 
 
-DECIDED = msgspec.structs.replace(
-    MACHINE,
-    decisions=(
-        Decision(event="victim chosen", model="a", for_model="b", why="idle for 4 s", time_s=time.time() - 300),
-        Decision(event="load refused", model="c", why="needs 2 GiB", time_s=time.time() - 7200),
-    ),
-)
+def make_decided() -> MachineStatus:
+    """With two decisions, the second one two hours old now."""
+    now_s = time.time()
+    return msgspec.structs.replace(
+        MACHINE,
+        decisions=(
+            Decision(event="victim chosen", model="a", for_model="b", why="idle for 4 s", time_s=now_s - 300),
+            Decision(event="load refused", model="c", why="needs 2 GiB", time_s=now_s - 7200),
+        ),
+    )
 
 
 def test_status_of_the_machine_shows_its_last_decisions() -> None:
-    result, _ = ask(answer(DECIDED), "status")
+    result, _ = ask(answer(make_decided()), "status")
     lines = [re.split(r" {2,}", line.strip()) for line in result.out.splitlines()]
     at = lines.index(["WHEN", "MODEL", "DECISION", "WHY"])
     assert lines[at + 1][1:] == ["a", "victim chosen for b", "idle for 4 s"]
@@ -369,7 +372,7 @@ def test_status_of_the_machine_shows_its_endpoints(tmp_path: Path) -> None:
     lines = result.out.splitlines()
     assert lines[1] == "  Endpoints: /dev/null: in force"
     assert lines[2].startswith("             127.0.0.1:8080: NOT IN FORCE: ")
-    result, _ = ask(answer(DECIDED), "status", "--json", environment=environment)
+    result, _ = ask(answer(make_decided()), "status", "--json", environment=environment)
     shown = json.loads(result.out)
     assert [(one["address"], one["in_force"]) for one in shown["endpoints"]] == [
         ("/dev/null", True),
