@@ -248,7 +248,7 @@ class Instance:
             created=_read_time(settings.path),
             planner=readers.planning.planner,
             no_planner=readers.planning.reason,
-            media=MediaPrompts(self._encoder, settings.media_path, vocabulary, readers.prompts.aside),
+            media=MediaPrompts(self._encoder, settings.media_path, vocabulary, readers.prompts.background),
             rerank_template=loaded.model.read_meta("tokenizer.chat_template.rerank"),
         )
 
@@ -277,7 +277,7 @@ class Instance:
         assert engine is not None
         service = self._api.end_service()
         if service is not None:
-            settling = asyncio.ensure_future(service.aside.settle())
+            settling = asyncio.ensure_future(service.background.settle())
             stopping = asyncio.ensure_future(self._stopping.wait())
             await asyncio.wait((settling, stopping), return_when=asyncio.FIRST_COMPLETED)
             settling.cancel()

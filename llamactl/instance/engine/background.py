@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 
-class Aside:
+class BackgroundWork:
     """Work on one loaded model. Belongs to the event loop."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ def _run_on_thread(work: Callable[[], _T]) -> "asyncio.Future[_T]":
         with suppress(RuntimeError):  # the loop is closed: the process ends
             loop.call_soon_threadsafe(function, *args)
 
-    threading.Thread(target=run, name="aside", daemon=True).start()
+    threading.Thread(target=run, name="background", daemon=True).start()
     return outcome
 
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.engine.background import Aside
+from llamactl.instance.engine.background import BackgroundWork
 
 PATIENCE_S = 20.0
 """For one's turn, and again for the check itself."""
@@ -16,8 +16,8 @@ PATIENCE_S = 20.0
 class GrammarChecker:
     """Of one loaded model; used on the event loop's thread."""
 
-    def __init__(self, aside: Aside) -> None:
-        self._aside = aside
+    def __init__(self, background: BackgroundWork) -> None:
+        self._background = background
         self._turn = asyncio.Lock()
 
     async def run(self, check: Callable[[], None], patience_s: float = PATIENCE_S) -> None:
@@ -26,7 +26,7 @@ class GrammarChecker:
             await asyncio.wait_for(self._turn.acquire(), patience_s)
         except TimeoutError:
             raise _give_up("those of other requests are still being read", patience_s) from None
-        outcome = self._aside.start(check, self._turn)
+        outcome = self._background.start(check, self._turn)
         try:
             await asyncio.wait_for(asyncio.shield(outcome), patience_s)
         except TimeoutError:

@@ -20,7 +20,7 @@ from llamactl.instance.chat.media import (
     take_data,
     take_media,
 )
-from llamactl.instance.engine.background import Aside
+from llamactl.instance.engine.background import BackgroundWork
 from llamactl.instance.engine.media import Encoder, ItemError, MediaPrompt, Span
 from llamactl.instance.engine.places import is_place
 from llamactl.instance.http.prompts import MAX_PROMPTS, PromptReader
@@ -33,7 +33,9 @@ _Conversation = TypeVar("_Conversation", ChatBody, TemplateBody)
 class MediaPrompts:
     """Of one model. Belongs to the event loop."""
 
-    def __init__(self, encoder: Encoder | None, directory: str, vocabulary: Vocabulary, aside: Aside) -> None:
+    def __init__(
+        self, encoder: Encoder | None, directory: str, vocabulary: Vocabulary, background: BackgroundWork
+    ) -> None:
         """`encoder`: None for a model that reads text alone; `directory`: below which files may be named."""
         self._reader = encoder.reader if encoder is not None else None
         projector = self._reader.projector if self._reader is not None else None
@@ -43,14 +45,14 @@ class MediaPrompts:
             directory=directory,
         )
         self._vocabulary = vocabulary
-        self._aside = aside
+        self._background = background
         self._turn = asyncio.Lock()
 
     async def take(self, body: _Conversation) -> tuple[_Conversation, Sequence[Item]]:
         """The conversation with marks for what it shows, and that. Raises LlamactlError that names the part."""
         if not shows_media(body.messages):
             return body, ()
-        messages, items = await self._aside.run(lambda: take_media(body.messages, self.sources), self._turn)
+        messages, items = await self._background.run(lambda: take_media(body.messages, self.sources), self._turn)
         return msgspec.structs.replace(body, messages=messages), items
 
     async def read_prompts(
@@ -80,7 +82,7 @@ class MediaPrompts:
         data = given.multimodal_data or ()
         if self._reader is None:
             raise refuse("cannot use `multimodal_data`: the model reads text alone, it has no `mmproj`")
-        items = await self._aside.run(lambda: take_data(data, "multimodal_data"), self._turn)
+        items = await self._background.run(lambda: take_data(data, "multimodal_data"), self._turn)
         return await self.read(given.prompt_string, items)
 
     async def read(self, text: str, items: Sequence[Item]) -> MediaPrompt:
@@ -90,7 +92,7 @@ class MediaPrompts:
         parts = split_prompt(text, items)
         data = [item.data for item in items]
         try:
-            prompt = await self._aside.run(lambda: reader.read(parts, data, bos=self._vocabulary.bos), self._turn)
+            prompt = await self._background.run(lambda: reader.read(parts, data, bos=self._vocabulary.bos), self._turn)
         except ItemError as error:
             raise refuse_item(items[error.item].place, str(error)) from None
         except MediaError as error:

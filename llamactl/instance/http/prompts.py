@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from llamactl.bodies import InfillChunk, Input, Prompt, PromptObject, refuse
-from llamactl.instance.engine.background import Aside, trim_memory
+from llamactl.instance.engine.background import BackgroundWork, trim_memory
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.model import Vocabulary
 
@@ -76,7 +76,7 @@ class PromptReader:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self.huge_text = asyncio.Lock()
-        self.aside = Aside()
+        self.background = BackgroundWork()
         self.infill = read_infill_tokens(vocabulary)
 
     async def tokenize_prompt(self, text: str) -> list[int]:
@@ -91,8 +91,8 @@ class PromptReader:
         if len(text) < LONG_TEXT_CHARS:
             return tokenize(text)
         if len(text) < HUGE_TEXT_CHARS:
-            return await self.aside.run(lambda: tokenize(text))
-        return await self.aside.run(lambda: run_huge(lambda: tokenize(text)), self.huge_text)
+            return await self.background.run(lambda: tokenize(text))
+        return await self.background.run(lambda: run_huge(lambda: tokenize(text)), self.huge_text)
 
     async def read_prompts(self, given: Prompt) -> list[list[int]]:
         """One text or one list of tokens is one prompt; a list of texts, or of lists, is several."""

@@ -28,7 +28,7 @@ from llamactl.bodies import (
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.chat.layer import ApplyRequest
 from llamactl.instance.chat.template import Template, format_tool
-from llamactl.instance.engine.background import Aside
+from llamactl.instance.engine.background import BackgroundWork
 from llamactl.instance.engine.embed import NO_NORM, Embedder
 from llamactl.instance.engine.engine import Engine
 from llamactl.instance.engine.generate import Generator
@@ -102,12 +102,12 @@ class Service:
     rerank_template: str | None = None
 
     @property
-    def aside(self) -> Aside:
-        return self.prompts.aside
+    def background(self) -> BackgroundWork:
+        return self.prompts.background
 
     @cached_property
     def grammars(self) -> GrammarChecker:
-        return GrammarChecker(self.aside)
+        return GrammarChecker(self.background)
 
     @cached_property
     def numbers(self) -> NumberWatch:
@@ -159,8 +159,8 @@ class Service:
     async def _run_plan(self, request: ApplyRequest, work: Callable[[], _T]) -> _T:
         """On a thread of its own; of long conversations one after the other."""
         if not is_long(request):
-            return await self.aside.run(work)
-        return await self.aside.run(lambda: run_huge(work), self.prompts.huge_text)
+            return await self.background.run(work)
+        return await self.background.run(lambda: run_huge(work), self.prompts.huge_text)
 
     def _read_chat(self, body: ChatBody) -> tuple[ChatBody, ToolPlan, ThinkingWishes, dict[str, Any]]:
         """With messages of one form, the functions that may be called, and what the template is told besides."""
@@ -304,7 +304,7 @@ class Service:
         grammar = "" if plan.follows_schema else await self._choose_grammar(body)
         sampling = choose_sampling(body, self.sampling, grammar, self._tokenize_plain, self.settings.seed)
         if needs_preparation(sampling, self.vocabulary):
-            await self.aside.run(lambda: prepare_samplers(sampling, self.vocabulary, self.n_ctx))
+            await self.background.run(lambda: prepare_samplers(sampling, self.vocabulary, self.n_ctx))
         rules = plan.rules
         if rules is not None and grammar:
             rules = rules.add_grammar(grammar, of_content=not body.grammar)

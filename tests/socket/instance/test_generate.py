@@ -460,7 +460,7 @@ def test_running_prompt_lends_its_beginning_to_another_request(bench: Bench, loa
     assert bench.results[other].text == decode_alone(loaded, shared + "two", 10)
 
 
-def test_samplers_are_prepared_aside_only_while_something_is_not_known_yet(tiny: Path) -> None:
+def test_samplers_are_prepared_in_the_background_only_while_something_is_not_known_yet(tiny: Path) -> None:
     """A thread for nothing would hold up each request that ignores the end of the text."""
     model = load_tiny(tiny, parallel=1, n_ctx=N_CTX)
     vocabulary = model.model.vocabulary

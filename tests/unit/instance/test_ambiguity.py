@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.engine.background import Aside
+from llamactl.instance.engine.background import BackgroundWork
 from llamactl.instance.grammar.ambiguity import AmbiguityError, check_ambiguity
 from llamactl.instance.grammar.gbnf import SchemaError
 from llamactl.instance.grammar.schema import format_grammar
@@ -121,22 +121,22 @@ def test_check_that_hangs_holds_up_the_next_one_only_so_long_and_not_the_pool() 
         raise ValueError("no grammar")
 
     async def run() -> None:
-        aside = Aside()
-        desk = GrammarChecker(aside)
-        first = asyncio.ensure_future(desk.run(hang))
+        background = BackgroundWork()
+        checker = GrammarChecker(background)
+        first = asyncio.ensure_future(checker.run(hang))
         await asyncio.to_thread(begun.wait, 30)
         with pytest.raises(LlamactlError) as refusal:
-            await desk.run(lambda: None, patience_s=0.05)
+            await checker.run(lambda: None, patience_s=0.05)
         assert refusal.value.code is ErrorCode.QUEUE_TIMEOUT
         first.cancel()  # its client has left; the check itself goes on
         with pytest.raises(asyncio.CancelledError):
             await first
-        settling = asyncio.ensure_future(aside.settle())
+        settling = asyncio.ensure_future(background.settle())
         assert await asyncio.to_thread(lambda: settling.done()) is False
         release.set()
         await asyncio.wait_for(settling, 30)
         with pytest.raises(ValueError, match="no grammar"):
-            await desk.run(refuse)
+            await checker.run(refuse)
 
     asyncio.run(run())
 
@@ -149,14 +149,14 @@ def test_turn_is_the_next_ones_when_the_work_is_done_and_not_when_its_client_lea
         release.wait(30)
 
     async def run() -> None:
-        aside, turn = Aside(), asyncio.Lock()
-        first = asyncio.ensure_future(aside.run(work, turn))
+        background, turn = BackgroundWork(), asyncio.Lock()
+        first = asyncio.ensure_future(background.run(work, turn))
         await asyncio.to_thread(begun.wait, 30)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         assert turn.locked()
         release.set()
-        assert await asyncio.wait_for(aside.run(lambda: 7, turn), 30) == 7
+        assert await asyncio.wait_for(background.run(lambda: 7, turn), 30) == 7
 
     asyncio.run(run())
