@@ -1,7 +1,7 @@
 """What can happen to the scheduler, and what can it ask for? The two vocabularies of `Scheduler.handle(event,
 now) -> effects`.
 
-Events are facts that the supervisor has learnt, effects are wishes that it carries out; each failure of an effect
+Events are facts that the supervisor has learnt, effects are orders that it carries out; each failure of an effect
 comes back as an event. An effect is never a callback; it names models, never their units, and what clients are told is
 carried as the protocol's own message. `generation` names one start of a model's instance: facts
 about another generation than the present one are late news and change nothing. `holder` is one front's

@@ -18,7 +18,7 @@ TIMEOUT_S = 3.0
 
 _FRAMES = re.compile(r'Traceback \(most recent call last\):|(?:Current thread|Thread) 0x|File ".*", line \d')
 """What begins frames; all that belongs to them is indented."""
-_ASIDE = re.compile(
+_BETWEEN_FRAMES = re.compile(
     r"Extension modules: |During handling of the above exception|The above exception was the direct cause|<truncated "
 )
 
@@ -31,7 +31,7 @@ def drop_frames(lines: Iterable[str]) -> list[str]:
         text = line.strip()
         if _FRAMES.match(text):
             in_frames = True
-        elif text and not _ASIDE.match(text):
+        elif text and not _BETWEEN_FRAMES.match(text):
             in_frames = in_frames and line[:1].isspace()
             if not in_frames:
                 kept.append(text)

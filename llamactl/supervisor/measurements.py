@@ -1,4 +1,4 @@
-"""How does a wish for a measurement become figures: from the cache, or from a measure child?
+"""How does the scheduler's request for a measurement become figures: from the cache, or from a measure child?
 
 The scheduler wants one measurement at a time. Where the cache may have it, the devices that are there now must be
 known first; a child that only lists them tells that once for all models, so that a start with models that have not

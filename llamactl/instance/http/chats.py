@@ -24,7 +24,7 @@ from llamactl.instance.engine.triggers import Trigger, TriggerKind
 from llamactl.instance.http.deltas import PlainReader, Reader
 from llamactl.instance.http.prompted_tools import make_template, write_tools
 from llamactl.instance.http.reading import ParsingReader, ReadingPace, is_all_content
-from llamactl.instance.http.thinking import ReasoningFormat, ThinkingWishes
+from llamactl.instance.http.thinking import ReasoningFormat, ThinkingParameters
 from llamactl.instance.http.tools import ToolPlan
 from llamactl.instance.llama.model import Vocabulary
 
@@ -92,7 +92,7 @@ class ChatPlanner:
         self,
         request: ApplyRequest,
         tools: ToolPlan,
-        wishes: ThinkingWishes,
+        parameters: ThinkingParameters,
         schema: dict[str, Any] | bool | None = None,
     ) -> ChatPlan:
         """On any thread. `schema`: that the content follows. Raises LlamactlError."""
@@ -113,7 +113,7 @@ class ChatPlanner:
             follows_schema = True
         return ChatPlan(
             prompt=applied.prompt,
-            rules=self._make_rules(form, wishes, is_constrained=schema is not None),
+            rules=self._make_rules(form, parameters, is_constrained=schema is not None),
             shown_tokens=self._find_shown(applied) | self._find_shown(form),
             stops=tuple(applied.additional_stops),
             make_reader=self._choose_reader(template, form, request, tools),
@@ -193,8 +193,10 @@ class ChatPlanner:
             hint='set tools = "prompt" in its configuration: then its system prompt tells of them',
         )
 
-    def _make_rules(self, applied: Applied, wishes: ThinkingWishes, *, is_constrained: bool) -> AnswerRules | None:
-        thinking = self._make_thinking(applied, wishes, is_constrained=is_constrained)
+    def _make_rules(
+        self, applied: Applied, parameters: ThinkingParameters, *, is_constrained: bool
+    ) -> AnswerRules | None:
+        thinking = self._make_thinking(applied, parameters, is_constrained=is_constrained)
         if not applied.grammar and thinking is None:
             return None
         is_lazy = applied.grammar_lazy
@@ -216,15 +218,19 @@ class ChatPlanner:
             self._checked.add(applied.key)
         return rules
 
-    def _make_thinking(self, applied: Applied, wishes: ThinkingWishes, *, is_constrained: bool) -> ThinkingRules | None:
-        is_needed = is_constrained or wishes.budget is not None or applied.grammar_lazy
+    def _make_thinking(
+        self, applied: Applied, parameters: ThinkingParameters, *, is_constrained: bool
+    ) -> ThinkingRules | None:
+        is_needed = is_constrained or parameters.budget is not None or applied.grammar_lazy
         if not applied.thinking_end_tags or not is_needed:
             return None
         forced: list[int] = []
-        if wishes.budget is not None:
-            for text in (wishes.message, applied.thinking_end_tags[0]):
+        if parameters.budget is not None:
+            for text in (parameters.message, applied.thinking_end_tags[0]):
                 forced += self.vocabulary.tokenize(text, add_special=False, parse_special=True) if text else []
-        return ThinkingRules(applied.thinking_start_tag, tuple(applied.thinking_end_tags), wishes.budget, tuple(forced))
+        return ThinkingRules(
+            applied.thinking_start_tag, tuple(applied.thinking_end_tags), parameters.budget, tuple(forced)
+        )
 
     def _find_shown(self, applied: Applied) -> frozenset[int]:
         shown = set()

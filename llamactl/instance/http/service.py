@@ -65,7 +65,7 @@ from llamactl.instance.http.parameters import (
     choose_stops,
 )
 from llamactl.instance.http.prompts import LONG_TEXT_CHARS, MAX_PROMPTS, PromptReader, read_text, run_huge
-from llamactl.instance.http.thinking import ThinkingWishes, choose_thinking
+from llamactl.instance.http.thinking import ThinkingParameters, choose_thinking
 from llamactl.instance.http.tools import ToolPlan, plan_tools, unify_messages
 from llamactl.instance.llama.model import Vocabulary
 from llamactl.protocol.values import Facts
@@ -134,7 +134,7 @@ class Service:
 
     async def plan_chat(self, body: ChatBody) -> ChatPlan:
         """How a conversation is answered."""
-        body, tools, wishes, variables = self._read_chat(body)
+        body, tools, parameters, variables = self._read_chat(body)
         if tools.are_callable and body.grammar:
             raise refuse("cannot use `grammar` together with `tools`: calls have a grammar of their own")
         planner = self.planner
@@ -142,18 +142,18 @@ class Service:
             if tools.are_callable:
                 raise self._refuse_tools()
             return ChatPlan(self.render_body(body))
-        request = planner.make_request(body, tools, variables, wishes.format)
+        request = planner.make_request(body, tools, variables, parameters.format)
         schema = choose_schema(body)
-        return await self._run_plan(request, lambda: planner.plan(request, tools, wishes, schema))
+        return await self._run_plan(request, lambda: planner.plan(request, tools, parameters, schema))
 
     async def write_prompt(self, body: ChatBody) -> str:
         """Of a conversation that is not answered."""
         body, _ = await self.media.take(body)
-        body, tools, wishes, variables = self._read_chat(body)
+        body, tools, parameters, variables = self._read_chat(body)
         planner = self.planner
         if planner is None:
             return self.render_body(body)
-        request = planner.make_request(body, tools, variables, wishes.format)
+        request = planner.make_request(body, tools, variables, parameters.format)
         return await self._run_plan(request, lambda: planner.write(request))
 
     async def _run_plan(self, request: ApplyRequest, work: Callable[[], _T]) -> _T:
@@ -162,17 +162,17 @@ class Service:
             return await self.background.run(work)
         return await self.background.run(lambda: run_huge(work), self.prompts.huge_text)
 
-    def _read_chat(self, body: ChatBody) -> tuple[ChatBody, ToolPlan, ThinkingWishes, dict[str, Any]]:
+    def _read_chat(self, body: ChatBody) -> tuple[ChatBody, ToolPlan, ThinkingParameters, dict[str, Any]]:
         """With messages of one form, the functions that may be called, and what the template is told besides."""
         tools = plan_tools(body)
-        wishes, variables = choose_thinking(body, self.settings)
+        parameters, variables = choose_thinking(body, self.settings)
         body = msgspec.structs.replace(
             body,
             messages=unify_messages(body.messages),
             tools=list(tools.tools) or None,
             chat_template_kwargs=variables,
         )
-        return body, tools, wishes, variables
+        return body, tools, parameters, variables
 
     def _refuse_tools(self) -> LlamactlError:
         if self.no_planner is None:

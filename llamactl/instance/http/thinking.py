@@ -13,7 +13,7 @@ ReasoningFormat = Literal["none", "auto", "deepseek"]
 
 
 @dataclass(frozen=True)
-class ThinkingWishes:
+class ThinkingParameters:
     """Of one request."""
 
     format: ReasoningFormat = "deepseek"
@@ -24,7 +24,7 @@ class ThinkingWishes:
     """Last words of thoughts that are ended."""
 
 
-def choose_thinking(body: ChatBody, settings: ModelSettings) -> tuple[ThinkingWishes, dict[str, Any]]:
+def choose_thinking(body: ChatBody, settings: ModelSettings) -> tuple[ThinkingParameters, dict[str, Any]]:
     """With the variables that the template gets. Raises LlamactlError(INVALID_REQUEST) that names the field.
 
     What the request says comes before the configuration, its own fields before `chat_template_kwargs`.
@@ -41,12 +41,12 @@ def choose_thinking(body: ChatBody, settings: ModelSettings) -> tuple[ThinkingWi
     reasoning_format = body.reasoning_format or "auto"
     if reasoning_format not in get_args(ReasoningFormat):
         raise refuse(f"cannot use `reasoning_format`: {reasoning_format[:40]!r} is none of none, auto and deepseek")
-    wishes = ThinkingWishes(
+    parameters = ThinkingParameters(
         format=cast(ReasoningFormat, reasoning_format),
         budget=_choose_budget(body, settings.reasoning_budget),
         message=body.reasoning_budget_message or "",
     )
-    return wishes, variables
+    return parameters, variables
 
 
 def _choose_budget(body: ChatBody, default: int) -> int | None:

@@ -324,7 +324,7 @@ def test_logprobs_are_not_told_unless_asked(instance: Child) -> None:
 @pytest.mark.parametrize(
     "body", [{"top_logprobs": 2}, {"logprobs": 3}, {"logprobs": True, "top_logprobs": -1}, {"logprobs": "yes"}]
 )
-def test_wrong_wish_for_logprobs_is_refused(instance: Child, body: dict[str, Any]) -> None:
+def test_wrong_request_for_logprobs_is_refused(instance: Child, body: dict[str, Any]) -> None:
     status, answer = instance.request("POST", CHAT, {"messages": MESSAGES, **body})
     assert status == 400
     assert "logprobs" in answer["error"]["message"]
