@@ -45,8 +45,8 @@ from llamactl.instance.engine.activity import Activity
 from llamactl.instance.engine.embed import normalize_as
 from llamactl.instance.engine.jobs import EmbeddingRequest, Job
 from llamactl.instance.http import transcriptions
-from llamactl.instance.http.chat_format import ChatShape
-from llamactl.instance.http.formats import CompletionShape, NativeShape, Shape, encode_json, format_ranking
+from llamactl.instance.http.chat_format import ChatFormat
+from llamactl.instance.http.formats import AnswerFormat, CompletionFormat, NativeFormat, encode_json, format_ranking
 from llamactl.instance.http.introspection import (
     METRICS_TYPE,
     LastWords,
@@ -57,8 +57,8 @@ from llamactl.instance.http.introspection import (
     keep_last_words,
     read_figures,
 )
-from llamactl.instance.http.messages import MessagesShape
-from llamactl.instance.http.openai_responses import ResponseSettings, ResponsesShape
+from llamactl.instance.http.messages import MessagesFormat
+from llamactl.instance.http.openai_responses import ResponseSettings, ResponsesFormat
 from llamactl.instance.http.parameters import choose_norm, choose_quiet_s
 from llamactl.instance.http.responses import StreamedText, WholeEmbedding, WholeText, send_error, wait_for_disconnect
 from llamactl.instance.http.service import Service
@@ -182,40 +182,40 @@ class Api:
     async def _answer_chat(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), ChatBody)
-        jobs, frame = await _stay(request, service.submit_chat(body))
-        return _choose_response(service, jobs, ChatShape(frame), body)
+        jobs, options = await _stay(request, service.submit_chat(body))
+        return _choose_response(service, jobs, ChatFormat(options), body)
 
     async def _answer_completion(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), CompletionBody)
-        jobs, frame = await _stay(request, service.submit_completion(body))
-        return _choose_response(service, jobs, CompletionShape(frame), body)
+        jobs, options = await _stay(request, service.submit_completion(body))
+        return _choose_response(service, jobs, CompletionFormat(options), body)
 
     async def _answer_native(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), CompletionBody)
-        jobs, frame = await _stay(request, service.submit_completion(body))
-        return _choose_response(service, jobs, NativeShape(frame), body)
+        jobs, options = await _stay(request, service.submit_completion(body))
+        return _choose_response(service, jobs, NativeFormat(options), body)
 
     async def _answer_infill(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), InfillBody)
-        jobs, frame = await _stay(request, service.submit_infill(body))
-        return _choose_response(service, jobs, NativeShape(frame), body)
+        jobs, options = await _stay(request, service.submit_infill(body))
+        return _choose_response(service, jobs, NativeFormat(options), body)
 
     async def _answer_transcription(self, request: Request) -> Any:
         service = self._require_service()
         fields = transcriptions.parse_form(request.headers.get("content-type", ""), await request.body())
         chat = transcriptions.make_chat(fields)
-        jobs, frame = await _stay(request, _name_errors(service.submit_chat(chat), transcriptions.FIELDS))
-        return _choose_response(service, jobs, transcriptions.TranscriptionShape(frame), chat)
+        jobs, options = await _stay(request, _name_errors(service.submit_chat(chat), transcriptions.FIELDS))
+        return _choose_response(service, jobs, transcriptions.TranscriptionFormat(options), chat)
 
     async def _answer_messages(self, request: Request) -> Any:
         service = self._require_service()
         body = parse_body(await request.body(), MessagesBody)
         chat = await service.later_system.settle(convert_messages(body))
-        jobs, frame = await _stay(request, _name_errors(service.submit_chat(chat), messages_chat.FIELDS))
-        return _choose_response(service, jobs, MessagesShape(frame, body), chat)
+        jobs, options = await _stay(request, _name_errors(service.submit_chat(chat), messages_chat.FIELDS))
+        return _choose_response(service, jobs, MessagesFormat(options, body), chat)
 
     async def _answer_responses(self, request: Request) -> Any:
         service = self._require_service()
@@ -223,10 +223,10 @@ class Api:
         body = parse_body(data, ResponsesBody)
         conversion = self._responses.convert(body)
         chat = await service.later_system.settle(conversion.chat)
-        jobs, frame = await _stay(request, _name_errors(service.submit_chat(chat), responses_chat.FIELDS))
+        jobs, options = await _stay(request, _name_errors(service.submit_chat(chat), responses_chat.FIELDS))
         keep = None if body.store is False else self._responses.make_keep(body, conversion, len(data))
-        shape = ResponsesShape(frame, ResponseSettings(body, conversion, service.sampling, keep))
-        return _choose_response(service, jobs, shape, chat)
+        answer_format = ResponsesFormat(options, ResponseSettings(body, conversion, service.sampling, keep))
+        return _choose_response(service, jobs, answer_format, chat)
 
     async def _answer_embedding(self, request: Request) -> Any:
         service = self._require_service()
@@ -393,11 +393,11 @@ async def _name_errors(answering: Coroutine[Any, Any, _T], fields: dict[str, str
 
 
 def _choose_response(
-    service: Service, jobs: Sequence[Job], shape: Shape, body: GenerationBody
+    service: Service, jobs: Sequence[Job], answer_format: AnswerFormat, body: GenerationBody
 ) -> StreamedText | WholeText:
     if body.stream:
-        return StreamedText(jobs, service.engine.cancel, shape, choose_quiet_s(body))
-    return WholeText(jobs, service.engine.cancel, shape)
+        return StreamedText(jobs, service.engine.cancel, answer_format, choose_quiet_s(body))
+    return WholeText(jobs, service.engine.cancel, answer_format)
 
 
 def _answer_json(value: Any, status: int = 200) -> Response:

@@ -25,8 +25,8 @@ from llamactl.instance.http.deltas import (
 )
 from llamactl.instance.http.formats import (
     Answer,
-    EventShape,
-    Frame,
+    EventFormat,
+    FormatOptions,
     encode_json,
     end_stream,
     format_more,
@@ -42,11 +42,11 @@ FUNCTION_CALL = "function_call"
 """The end at which a function is to be called, in OpenAI's older form."""
 
 
-class ChatShape(EventShape):
+class ChatFormat(EventFormat):
     """/v1/chat/completions."""
 
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
+    def __init__(self, options: FormatOptions) -> None:
+        self._options = options
         self._readers: dict[int, Reader] = {}
         """Of each choice."""
         self._messages: dict[int, Message] = {}
@@ -54,12 +54,12 @@ class ChatShape(EventShape):
         self._head = {
             "id": "chatcmpl-" + secrets.token_urlsafe(24),
             "created": int(time.time()),
-            "model": frame.model,
-            "system_fingerprint": frame.build,
+            "model": options.model,
+            "system_fingerprint": options.build,
         }
         self._stream_head = {**self._head, "object": "chat.completion.chunk"}
         self._before = DATA + encode_json(self._stream_head)[:-1] + b',"choices":[{"index":'
-        self._is_plain = frame.make_reader is PlainReader
+        self._is_plain = options.make_reader is PlainReader
 
     def first(self, index: int) -> bytes:
         return self._chunk(index, {"role": "assistant", "content": None})
@@ -78,21 +78,21 @@ class ChatShape(EventShape):
         rest = b"" if self._is_plain else self._tell(index, self._find_reader(index).end(finish))
         message = self._messages.get(index)
         reason = finish.reason if message is None else self._choose_reason(message, finish)
-        more = {"timings": format_timings(finish.timings), **format_verbose(self._frame, index, Answer(finish))}
+        more = {"timings": format_timings(finish.timings), **format_verbose(self._options, index, Answer(finish))}
         return rest + self._chunk(index, {}, reason, **more)
 
     def end(self, finishes: Sequence[FinishEvent]) -> bytes:
-        return end_stream(self._stream_head, self._frame, finishes)
+        return end_stream(self._stream_head, self._options, finishes)
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         choices = [self._format_choice(index, answer) for index, answer in enumerate(answers)]
-        more = {**format_sums(answers, self._frame), **format_verbose(self._frame, 0, answers[0])}
+        more = {**format_sums(answers, self._options), **format_verbose(self._options, 0, answers[0])}
         return {**self._head, "object": "chat.completion", "choices": choices, **more}
 
     def _format_choice(self, index: int, answer: Answer) -> dict[str, Any]:
         # In one piece: to parse it as it came would only take longer.
         parts = [TextEvent(answer.text, answer.finish.n_generated, infos=tuple(answer.infos))] if answer.parts else []
-        message = read_message(self._frame.make_reader(), parts, answer.finish)
+        message = read_message(self._options.make_reader(), parts, answer.finish)
         told: dict[str, Any] = {"role": "assistant", "content": message.content}
         if message.reasoning:
             told |= _format_reasoning(message.reasoning)
@@ -112,13 +112,13 @@ class ChatShape(EventShape):
     def _find_reader(self, index: int) -> Reader:
         reader = self._readers.get(index)
         if reader is None:
-            reader = self._readers[index] = self._frame.make_reader()
+            reader = self._readers[index] = self._options.make_reader()
             self._messages[index] = Message()
         return reader
 
     def _choose_reason(self, message: Message, finish: FinishEvent) -> str:
         reason = message.choose_finish_reason(finish)
-        return FUNCTION_CALL if reason == TOOL_CALLS and self._frame.is_legacy else reason
+        return FUNCTION_CALL if reason == TOOL_CALLS and self._options.is_legacy else reason
 
     def _tell(self, index: int, deltas: Iterable[Delta], **more: Any) -> bytes:
         """Each as a chunk of its own, as llama-server does; `more` goes with the last."""
@@ -139,7 +139,7 @@ class ChatShape(EventShape):
         return b"".join(chunks)
 
     def _format_calls(self, calls: Sequence[ToolCallDelta], *, is_whole: bool = False) -> dict[str, Any]:
-        if self._frame.is_legacy:
+        if self._options.is_legacy:
             first = calls[0]
             named = {"name": first.name} if first.name else {}
             return {"function_call": {**named, "arguments": first.arguments}}
@@ -170,7 +170,7 @@ class ChatShape(EventShape):
         return format_sse({**self._stream_head, "choices": [choice], **more})
 
     def _format_logprobs(self, infos: Sequence[TokenInfo]) -> dict[str, Any] | None:
-        return None if self._frame.n_top is None else {"content": format_probs(infos, self._frame)}
+        return None if self._options.n_top is None else {"content": format_probs(infos, self._options)}
 
 
 def _format_reasoning(text: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """What does an answer consist of, whichever API tells it? Content, reasoning and calls of tools, as pieces that add up.
 
-A reader makes pieces of what the model writes; shapes put them into the words of their API. Nothing is ever taken
+A reader makes pieces of what the model writes; formats put them into the words of their API. Nothing is ever taken
 back: what has been told stands. A call's `id` and `name` come whole with its first piece, then pieces of its
 arguments, which need not be JSON before the last.
 """

@@ -57,8 +57,8 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """What the shape of an answer depends on besides its text."""
+class FormatOptions:
+    """What the format of an answer depends on besides its text."""
 
     model: str
     build: str = ""
@@ -87,7 +87,7 @@ class Frame:
     """Calls are told in OpenAI's older form."""
 
 
-class Shape(Protocol):
+class AnswerFormat(Protocol):
     """How one endpoint answers. All methods but `whole` give server-sent events."""
 
     ping: bytes
@@ -180,9 +180,9 @@ def _divide(value: float, by: float) -> float:
     return value / by if by > 0 else 0.0
 
 
-def format_probs(infos: Sequence[TokenInfo], frame: Frame) -> list[dict[str, Any]]:
+def format_probs(infos: Sequence[TokenInfo], options: FormatOptions) -> list[dict[str, Any]]:
     """llama-server's list, which holds what OpenAI's has."""
-    word, words = ("prob", "top_probs") if frame.post_sampling else ("logprob", "top_logprobs")
+    word, words = ("prob", "top_probs") if options.post_sampling else ("logprob", "top_logprobs")
 
     def describe(token: int, piece: bytes, value: float | None) -> dict[str, Any]:
         text = piece.decode(errors="replace")
@@ -191,7 +191,7 @@ def format_probs(infos: Sequence[TokenInfo], frame: Frame) -> list[dict[str, Any
     return [
         {
             **describe(info.token, info.piece, info.value),
-            words: [describe(*entry) for entry in info.top[: frame.n_top]],
+            words: [describe(*entry) for entry in info.top[: options.n_top]],
         }
         for info in infos
     ]
@@ -201,7 +201,7 @@ def _limit(value: float | None) -> float | None:
     return None if value is None else max(value, _LOWEST)
 
 
-class EventShape:
+class EventFormat:
     """What the streams of most endpoints have in common."""
 
     ping = b":\n\n"
@@ -210,24 +210,24 @@ class EventShape:
         return format_sse_error(error, path)
 
 
-class CompletionShape(EventShape):
+class CompletionFormat(EventFormat):
     """/v1/completions."""
 
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
+    def __init__(self, options: FormatOptions) -> None:
+        self._options = options
         self._places: dict[int, TextPlaces] = {}
         """Of each choice: its tokens may come in several chunks."""
         self._head = {
             "id": "cmpl-" + secrets.token_urlsafe(24),
             "object": "text_completion",
             "created": int(time.time()),
-            "model": frame.model,
-            "system_fingerprint": frame.build,
+            "model": options.model,
+            "system_fingerprint": options.build,
         }
         self._before = DATA + encode_json(self._head)[:-1] + b',"choices":[{"index":'
 
     def first(self, index: int) -> bytes:
-        return self._chunk(index, self._frame.echoes[index]) if self._frame.echoes else b""
+        return self._chunk(index, self._options.echoes[index]) if self._options.echoes else b""
 
     def text(self, index: int, event: TextEvent) -> bytes:
         if not event.infos and event.timings is None:
@@ -239,19 +239,19 @@ class CompletionShape(EventShape):
         return self._chunk(index, "", **format_progress(event))
 
     def last(self, index: int, finish: FinishEvent) -> bytes:
-        more = {"timings": format_timings(finish.timings), **format_verbose(self._frame, index, Answer(finish))}
+        more = {"timings": format_timings(finish.timings), **format_verbose(self._options, index, Answer(finish))}
         return self._chunk(index, "", finish.reason, **more)
 
     def end(self, finishes: Sequence[FinishEvent]) -> bytes:
-        return end_stream(self._head, self._frame, finishes)
+        return end_stream(self._head, self._options, finishes)
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        echoes = self._frame.echoes or [""] * len(answers)
+        echoes = self._options.echoes or [""] * len(answers)
         choices = [
             self._choice(index, echoes[index] + answer.text, answer.finish.reason, answer.infos)
             for index, answer in enumerate(answers)
         ]
-        more = {**format_sums(answers, self._frame), **format_verbose(self._frame, 0, answers[0])}
+        more = {**format_sums(answers, self._options), **format_verbose(self._options, 0, answers[0])}
         return {**self._head, "choices": choices, **more}
 
     def _chunk(
@@ -260,21 +260,21 @@ class CompletionShape(EventShape):
         return format_sse({**self._head, "choices": [self._choice(index, text, reason, infos)], **more})
 
     def _choice(self, index: int, text: str, reason: str | None, infos: Sequence[TokenInfo]) -> dict[str, Any]:
-        logprobs = None if self._frame.n_top is None or not infos else self._format_logprobs(index, infos)
+        logprobs = None if self._options.n_top is None or not infos else self._format_logprobs(index, infos)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
     def _format_logprobs(self, index: int, infos: Sequence[TokenInfo]) -> dict[str, Any]:
         """OpenAI's four lists, and llama-server's `content`."""
         places = self._places.get(index)
         if places is None:
-            echo = self._frame.echoes[index] if self._frame.echoes else ""
+            echo = self._options.echoes[index] if self._options.echoes else ""
             places = self._places[index] = TextPlaces(echo)
         return {
             "tokens": [name_piece(info.piece) for info in infos],
             "token_logprobs": [_limit(info.value) for info in infos],
             "top_logprobs": [self._format_top(info) for info in infos],
             "text_offset": [places.place(info.piece) for info in infos],
-            "content": format_probs(infos, self._frame),
+            "content": format_probs(infos, self._options),
         }
 
     def _format_top(self, info: TokenInfo) -> dict[str, float | None] | None:
@@ -282,16 +282,16 @@ class CompletionShape(EventShape):
         if info.value is None:
             return None
         top: dict[str, float | None] = {}
-        for _, piece, value in (*info.top[: self._frame.n_top], (info.token, info.piece, info.value)):
+        for _, piece, value in (*info.top[: self._options.n_top], (info.token, info.piece, info.value)):
             top.setdefault(name_piece(piece), _limit(value))
         return top
 
 
-class NativeShape(EventShape):
+class NativeFormat(EventFormat):
     """llama-server's own /completion and /infill."""
 
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
+    def __init__(self, options: FormatOptions) -> None:
+        self._options = options
         self._has_new_line: set[int] = set()
 
     def first(self, index: int) -> bytes:
@@ -301,8 +301,8 @@ class NativeShape(EventShape):
         if "\n" in event.text:
             self._has_new_line.add(index)
         more = format_more(event.timings)
-        if event.infos and self._frame.n_top is not None:
-            more["completion_probabilities"] = format_probs(event.infos, self._frame)
+        if event.infos and self._options.n_top is not None:
+            more["completion_probabilities"] = format_probs(event.infos, self._options)
         return format_sse(
             {
                 "index": index,
@@ -311,7 +311,7 @@ class NativeShape(EventShape):
                 "stop": False,
                 "id_slot": -1,
                 "tokens_predicted": event.n_generated,
-                "tokens_evaluated": self._frame.n_prompt[index],
+                "tokens_evaluated": self._options.n_prompt[index],
                 **more,
             }
         )
@@ -324,7 +324,7 @@ class NativeShape(EventShape):
             "stop": False,
             "id_slot": -1,
             "tokens_predicted": 0,
-            "tokens_evaluated": self._frame.n_prompt[index],
+            "tokens_evaluated": self._options.n_prompt[index],
             **format_progress(event),
         }
         return format_sse(chunk)
@@ -344,13 +344,13 @@ class NativeShape(EventShape):
         final = {
             "index": index,
             "content": answer.text,
-            "tokens": answer.tokens if self._frame.return_tokens else [],
+            "tokens": answer.tokens if self._options.return_tokens else [],
             "id_slot": finish.slot,
             "stop": True,
-            "model": self._frame.model,
+            "model": self._options.model,
             "tokens_predicted": finish.n_generated,
             "tokens_evaluated": finish.n_prompt,
-            **self._frame.describe(index),
+            **self._options.describe(index),
             "has_new_line": index in self._has_new_line or "\n" in answer.text,
             "truncated": finish.truncated,
             "stop_type": _find_stop_type(finish),
@@ -358,9 +358,9 @@ class NativeShape(EventShape):
             "tokens_cached": finish.n_prompt + finish.n_generated,
             "timings": format_timings(finish.timings),
         }
-        if answer.infos and self._frame.n_top is not None:
-            final["completion_probabilities"] = format_probs(answer.infos, self._frame)
-        return final if self._frame.fields is None else _select_fields(final, self._frame.fields)
+        if answer.infos and self._options.n_top is not None:
+            final["completion_probabilities"] = format_probs(answer.infos, self._options)
+        return final if self._options.fields is None else _select_fields(final, self._options.fields)
 
 
 def _select_fields(answer: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
@@ -408,20 +408,20 @@ def format_more(timings: Timings | None) -> dict[str, Any]:
     return {} if timings is None else {"timings": format_timings(timings)}
 
 
-def format_sums(answers: Sequence[Answer], frame: Frame) -> dict[str, Any]:
+def format_sums(answers: Sequence[Answer], options: FormatOptions) -> dict[str, Any]:
     """Of all choices."""
     finishes = [answer.finish for answer in answers]
-    return {"usage": format_usage(finishes, frame.n_choices), "timings": format_timings(finishes[0].timings)}
+    return {"usage": format_usage(finishes, options.n_choices), "timings": format_timings(finishes[0].timings)}
 
 
-def format_verbose(frame: Frame, index: int, answer: Answer) -> dict[str, Any]:
+def format_verbose(options: FormatOptions, index: int, answer: Answer) -> dict[str, Any]:
     """Where it is asked for, llama-server's own answer beside OpenAI's."""
-    return {"__verbose": NativeShape(frame).format_final(index, answer)} if frame.verbose else {}
+    return {"__verbose": NativeFormat(options).format_final(index, answer)} if options.verbose else {}
 
 
-def end_stream(head: dict[str, Any], frame: Frame, finishes: Sequence[FinishEvent]) -> bytes:
+def end_stream(head: dict[str, Any], options: FormatOptions, finishes: Sequence[FinishEvent]) -> bytes:
     """The last of OpenAI's events."""
-    if not frame.include_usage:
+    if not options.include_usage:
         return DONE
-    sums = {"usage": format_usage(finishes, frame.n_choices), "timings": format_timings(finishes[0].timings)}
+    sums = {"usage": format_usage(finishes, options.n_choices), "timings": format_timings(finishes[0].timings)}
     return format_sse({**head, "choices": [], **sums}) + DONE

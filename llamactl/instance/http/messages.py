@@ -26,7 +26,7 @@ from llamactl.instance.http.deltas import (
     ReasoningDelta,
     ToolCall,
 )
-from llamactl.instance.http.formats import Answer, Frame, encode_json
+from llamactl.instance.http.formats import Answer, FormatOptions, encode_json
 
 _SIGNATURE_BYTES = 24
 
@@ -38,22 +38,22 @@ def format_event(kind: str, data: dict[str, Any]) -> bytes:
 PING = format_event("ping", {})
 
 
-class MessagesShape:
+class MessagesFormat:
     """/v1/messages."""
 
     ping = PING
 
-    def __init__(self, frame: Frame, body: MessagesBody) -> None:
-        self._frame = frame
+    def __init__(self, options: FormatOptions, body: MessagesBody) -> None:
+        self._options = options
         self._stops = frozenset(body.stop_sequences or ())
         self._hides = body.thinking is not None and body.thinking.display == "omitted"
         self._edits = body.context_management is not None
-        self._reader = frame.make_reader()
+        self._reader = options.make_reader()
         self._head = {
             "id": "msg_" + secrets.token_hex(12),
             "type": "message",
             "role": "assistant",
-            "model": frame.model,
+            "model": options.model,
         }
         self._message = Message()
         self._has_begun = False
@@ -74,7 +74,7 @@ class MessagesShape:
             return b""
         self._has_begun = True
         message: dict[str, Any] = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None}
-        usage = self._format_usage(self._frame.n_prompt[0], self._n_cached, 0)
+        usage = self._format_usage(self._options.n_prompt[0], self._n_cached, 0)
         return format_event("message_start", {"message": {**message, "usage": usage}})
 
     def progress(self, index: int, event: ProgressEvent) -> bytes:
@@ -191,7 +191,7 @@ class MessagesShape:
             "output_tokens": n_generated,
         }
         if self._message.reasoning:
-            n_thinking = min(self._frame.count_tokens(self._message.reasoning), n_generated)
+            n_thinking = min(self._options.count_tokens(self._message.reasoning), n_generated)
             usage["output_tokens_details"] = {"thinking_tokens": n_thinking}
         return usage
 

@@ -18,7 +18,14 @@ from llamactl.errors import LlamactlError
 from llamactl.event_stream import format_event
 from llamactl.instance.engine.jobs import FinishEvent, FinishReason, ProgressEvent, TextEvent
 from llamactl.instance.http.deltas import ContentDelta, Delta, ReasoningDelta
-from llamactl.instance.http.formats import Answer, EventShape, Frame, encode_json, format_progress, format_timings
+from llamactl.instance.http.formats import (
+    Answer,
+    EventFormat,
+    FormatOptions,
+    encode_json,
+    format_progress,
+    format_timings,
+)
 from llamactl.instance.http.output_items import (
     COMPLETED,
     IN_PROGRESS,
@@ -51,19 +58,19 @@ class ResponseSettings:
     """None: it is not stored."""
 
 
-class ResponsesShape:
+class ResponsesFormat:
     """/v1/responses."""
 
-    ping = EventShape.ping
+    ping = EventFormat.ping
 
-    def __init__(self, frame: Frame, settings: ResponseSettings) -> None:
+    def __init__(self, options: FormatOptions, settings: ResponseSettings) -> None:
         body = settings.body
         reasoning = body.reasoning or Reasoning()
-        self._frame = frame
+        self._options = options
         self._settings = settings
-        self._reader = frame.make_reader()
+        self._reader = options.make_reader()
         self._created_s = int(time.time())
-        self._id = make_response_id(frame.model)
+        self._id = make_response_id(options.model)
         self._as_summary = (reasoning.summary or reasoning.generate_summary) is not None
         self._is_sealed = ENCRYPTED in (body.include or ())
         self._tells_probabilities = LOGPROBS in (body.include or ()) or body.top_logprobs is not None
@@ -145,7 +152,7 @@ class ResponsesShape:
                     events += self._close(COMPLETED)
                     item = MessageItem(len(self._done), tells_probabilities=self._tells_probabilities)
                     events += self._add(item)
-                events += item.grow(delta.text, delta.infos, self._frame.n_top)
+                events += item.grow(delta.text, delta.infos, self._options.n_top)
             elif isinstance(delta, ReasoningDelta):
                 if not isinstance(item, ReasoningItem):
                     events += self._close(COMPLETED)
@@ -209,7 +216,7 @@ class ResponsesShape:
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
-            "model": self._frame.model,
+            "model": self._options.model,
             "output": list(self._done),
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
@@ -226,7 +233,7 @@ class ResponsesShape:
         }
 
     def _format_usage(self, finish: FinishEvent) -> dict[str, Any]:
-        n_reasoning = self._frame.count_tokens("".join(self._reasoning)) if self._reasoning else 0
+        n_reasoning = self._options.count_tokens("".join(self._reasoning)) if self._reasoning else 0
         return {
             "input_tokens": finish.n_prompt,
             "input_tokens_details": {"cached_tokens": finish.n_cached, "cache_write_tokens": 0},

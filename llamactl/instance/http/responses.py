@@ -24,7 +24,7 @@ from llamactl.instance.engine.jobs import (
     ProgressEvent,
     TextEvent,
 )
-from llamactl.instance.http.formats import Answer, Shape, encode_json
+from llamactl.instance.http.formats import Answer, AnswerFormat, encode_json
 from llamactl.instance.http.parameters import QUIET_S
 
 _JSON_HEADERS = [(b"content-type", b"application/json; charset=utf-8")]
@@ -72,11 +72,15 @@ class StreamedText(JobResponse):
     """Server-sent events, as the text comes. The texts of several choices come mixed."""
 
     def __init__(
-        self, jobs: Sequence[Job], cancel: Callable[[Job], None], shape: Shape, quiet_s: float | None = QUIET_S
+        self,
+        jobs: Sequence[Job],
+        cancel: Callable[[Job], None],
+        answer_format: AnswerFormat,
+        quiet_s: float | None = QUIET_S,
     ) -> None:
         """`quiet_s`: after so long without an event there is a ping; None: never."""
         super().__init__(jobs, cancel)
-        self._shape = shape
+        self._answer_format = answer_format
         self._quiet_s = quiet_s
         self._begun: set[int] = set()
         self._finishes: dict[int, FinishEvent] = {}
@@ -89,42 +93,42 @@ class StreamedText(JobResponse):
             return
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
         while True:
-            chunk, ended = self._format(events) if events else (self._shape.ping, False)
+            chunk, ended = self._format_events(events) if events else (self._answer_format.ping, False)
             await send({"type": "http.response.body", "body": chunk, "more_body": not ended})
             if ended:
                 return
             events = await self._mailbox.receive(self._quiet_s)
 
-    def _format(self, events: list[tuple[int, Event]]) -> tuple[bytes, bool]:
+    def _format_events(self, events: list[tuple[int, Event]]) -> tuple[bytes, bool]:
         """All events at hand as one piece, and whether they were the last."""
-        shape = self._shape
+        answer_format = self._answer_format
         chunks: list[bytes] = []
         for index, event in events:
             if isinstance(event, FailureEvent):
-                return b"".join((*chunks, shape.fail(event.error, self._path))), True
+                return b"".join((*chunks, answer_format.fail(event.error, self._path))), True
             if isinstance(event, ProgressEvent):
-                chunks.append(shape.progress(index, event))
+                chunks.append(answer_format.progress(index, event))
                 continue
             if index not in self._begun:
                 self._begun.add(index)
-                chunks.append(shape.first(index))
+                chunks.append(answer_format.first(index))
             if isinstance(event, TextEvent):
-                chunks.append(shape.text(index, event))
+                chunks.append(answer_format.text(index, event))
             elif isinstance(event, FinishEvent):
-                chunks.append(shape.last(index, event))
+                chunks.append(answer_format.last(index, event))
                 self._finishes[index] = event
         ended = len(self._finishes) == len(self._jobs)
         if ended:
-            chunks.append(shape.end([self._finishes[index] for index in range(len(self._jobs))]))
+            chunks.append(answer_format.end([self._finishes[index] for index in range(len(self._jobs))]))
         return b"".join(chunks), ended
 
 
 class WholeText(JobResponse):
     """One JSON object when all choices have ended."""
 
-    def __init__(self, jobs: Sequence[Job], cancel: Callable[[Job], None], shape: Shape) -> None:
+    def __init__(self, jobs: Sequence[Job], cancel: Callable[[Job], None], answer_format: AnswerFormat) -> None:
         super().__init__(jobs, cancel)
-        self._shape = shape
+        self._answer_format = answer_format
 
     async def _answer(self, send: Send) -> None:
         parts: list[list[TextEvent]] = [[] for _ in self._jobs]
@@ -139,7 +143,7 @@ class WholeText(JobResponse):
                     await send_error(send, event.error, self._path)
                     return
         answers = [Answer(finishes[index], parts[index]) for index in range(len(self._jobs))]
-        await send_json(send, 200, self._shape.whole(answers))
+        await send_json(send, 200, self._answer_format.whole(answers))
 
 
 class WholeEmbedding(JobResponse):

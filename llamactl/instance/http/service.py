@@ -46,7 +46,7 @@ from llamactl.instance.engine.media import Span
 from llamactl.instance.engine.places import keep_text
 from llamactl.instance.engine.sampling import needs_preparation, prepare_samplers
 from llamactl.instance.http.chats import ChatPlan, ChatPlanner, is_long
-from llamactl.instance.http.formats import Frame, format_params
+from llamactl.instance.http.formats import FormatOptions, format_params
 from llamactl.instance.http.grammar_check import GrammarChecker
 from llamactl.instance.http.later_system import LaterSystem
 from llamactl.instance.http.media_prompts import MediaPrompts
@@ -117,7 +117,7 @@ class Service:
     def later_system(self) -> LaterSystem:
         return LaterSystem(self.write_prompt)
 
-    async def submit_chat(self, body: ChatBody) -> tuple[list[Job], Frame]:
+    async def submit_chat(self, body: ChatBody) -> tuple[list[Job], FormatOptions]:
         self._require_text()
         check_abilities(body)
         plan, tokens, spans = await self.read_chat(body)
@@ -187,7 +187,7 @@ class Service:
         _, tokens, _ = await self.read_chat(body)
         return len(tokens)
 
-    async def submit_completion(self, body: CompletionBody) -> tuple[list[Job], Frame]:
+    async def submit_completion(self, body: CompletionBody) -> tuple[list[Job], FormatOptions]:
         self._require_text()
         self.numbers.look(body.model, body.prompt)
         if body.suffix:
@@ -205,7 +205,7 @@ class Service:
         echoes = [body.prompt] if isinstance(body.prompt, str) else [self._show(prompt) for prompt in prompts]
         return await self._submit(body, prompts, echoes, media=media)
 
-    async def submit_infill(self, body: InfillBody) -> tuple[list[Job], Frame]:
+    async def submit_infill(self, body: InfillBody) -> tuple[list[Job], FormatOptions]:
         self._require_text()
         self._require_infill()
         return await self._submit(body, [await self._fill_gap(body, body.input_prefix, body.input_suffix)])
@@ -288,7 +288,7 @@ class Service:
         echoes: Sequence[str] = (),
         plan: ChatPlan | None = None,
         media: Sequence[Mapping[int, Span]] = (),
-    ) -> tuple[list[Job], Frame]:
+    ) -> tuple[list[Job], FormatOptions]:
         """`plan`: of a chat."""
         plan = plan or _NO_PLAN
         n = choose_n(body)
@@ -333,7 +333,7 @@ class Service:
                 wants_prompt_probs=wants_prompt_probs and bool(prompts[index // n]),
             )
             jobs.append(Job(request, index, mailbox))
-        frame = Frame(
+        options = FormatOptions(
             model=self.settings.name,
             build=self.facts.build,
             n_choices=n,
@@ -355,7 +355,7 @@ class Service:
                 self.engine.submit(job)
             else:  # there is nothing to continue; llama-server answers likewise
                 job.push(FinishEvent(FinishReason.LENGTH, 0, 0, 0, Timings(0, 0, 0.0, 0, 0.0)))
-        return jobs, frame
+        return jobs, options
 
     def _describe(self, job: Job) -> dict[str, Any]:
         """What llama-server's own answers tell of their request."""

@@ -14,7 +14,7 @@ from llamactl.bodies import ChatBody, ChatMessage, ContentPart, InputAudio, refu
 from llamactl.event_stream import format_event
 from llamactl.instance.engine.jobs import FinishEvent, ProgressEvent, TextEvent
 from llamactl.instance.http.deltas import ContentDelta, Delta, read_message
-from llamactl.instance.http.formats import Answer, EventShape, Frame, encode_json, format_usage
+from llamactl.instance.http.formats import Answer, EventFormat, FormatOptions, encode_json, format_usage
 
 PROMPT = "Transcribe audio to text"
 """llama-server's words."""
@@ -94,12 +94,12 @@ def _read_whole(name: str, text: str) -> int | None:
     return None if number is None else int(number)
 
 
-class TranscriptionShape(EventShape):
+class TranscriptionFormat(EventFormat):
     """/v1/audio/transcriptions. What the model thinks is not told."""
 
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
-        self._reader = frame.make_reader()
+    def __init__(self, options: FormatOptions) -> None:
+        self._options = options
+        self._reader = options.make_reader()
         self._text = ""
 
     def first(self, index: int) -> bytes:

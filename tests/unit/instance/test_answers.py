@@ -7,8 +7,8 @@ from starlette.types import Message
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.jobs import EmbeddingRequest, Event, FailureEvent, FinishEvent, FinishReason, Job, Timings
-from llamactl.instance.http.chat_format import ChatShape
-from llamactl.instance.http.formats import Frame
+from llamactl.instance.http.chat_format import ChatFormat
+from llamactl.instance.http.formats import FormatOptions
 from llamactl.instance.http.pieces import TextPlaces, name_piece
 from llamactl.instance.http.responses import StreamedText
 
@@ -34,7 +34,9 @@ def stream(event: Event, *, after_comments: int) -> list[Message]:
 
         if not after_comments:
             job.push(event)
-        await StreamedText([job], lambda job: None, ChatShape(Frame("m")), 0.001)({"type": "http"}, receive, send)
+        await StreamedText([job], lambda job: None, ChatFormat(FormatOptions("m")), 0.001)(
+            {"type": "http"}, receive, send
+        )
         return sent
 
     return asyncio.run(run())

@@ -9,8 +9,8 @@ from llamactl.dialects.messages import MessagesBody, Thinking, Turn
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.jobs import FinishEvent, FinishReason, ProgressEvent, TextEvent, Timings
 from llamactl.instance.http.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallDelta
-from llamactl.instance.http.formats import Answer, Frame
-from llamactl.instance.http.messages import PING, MessagesShape
+from llamactl.instance.http.formats import Answer, FormatOptions
+from llamactl.instance.http.messages import PING, MessagesFormat
 
 TIMINGS = Timings(0, 1, 1.0, 2, 1.0)
 SCRIPT: list[list[Delta]] = [
@@ -44,10 +44,12 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
-def make_shape(script: Sequence[Sequence[Delta]], **fields: Any) -> MessagesShape:
+def make_format(script: Sequence[Sequence[Delta]], **fields: Any) -> MessagesFormat:
     body = MessagesBody(messages=[Turn(role="user", content="hi")], **fields)
-    return MessagesShape(
-        Frame("m", n_prompt=[12], make_reader=lambda: Scripted(script), count_tokens=lambda text: len(text.split())),
+    return MessagesFormat(
+        FormatOptions(
+            "m", n_prompt=[12], make_reader=lambda: Scripted(script), count_tokens=lambda text: len(text.split())
+        ),
         body,
     )
 
@@ -63,15 +65,15 @@ def parse(stream: bytes) -> list[dict[str, Any]]:
 
 
 def stream(script: Sequence[Sequence[Delta]], end: FinishEvent, **fields: Any) -> list[dict[str, Any]]:
-    shape = make_shape(script, **fields)
-    chunks = [shape.first(0)]
-    chunks += [shape.text(0, TextEvent("x", number + 1)) for number in range(len(script))]
-    return parse(b"".join((*chunks, shape.last(0, end), shape.end([end]))))
+    answer_format = make_format(script, **fields)
+    chunks = [answer_format.first(0)]
+    chunks += [answer_format.text(0, TextEvent("x", number + 1)) for number in range(len(script))]
+    return parse(b"".join((*chunks, answer_format.last(0, end), answer_format.end([end]))))
 
 
 def whole(script: Sequence[Sequence[Delta]], end: FinishEvent, **fields: Any) -> dict[str, Any]:
     parts = [TextEvent("x", number + 1) for number in range(len(script))]
-    return make_shape(script, **fields).whole([Answer(end, parts)])
+    return make_format(script, **fields).whole([Answer(end, parts)])
 
 
 def collect(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -128,11 +130,11 @@ def test_usage_tells_what_was_in_memory() -> None:
 
 
 def test_stream_begins_when_the_prompt_is_looked_up() -> None:
-    shape = make_shape(SCRIPT)
-    (start,) = parse(shape.progress(0, ProgressEvent(12, 4, 4, 0.0)))
+    answer_format = make_format(SCRIPT)
+    (start,) = parse(answer_format.progress(0, ProgressEvent(12, 4, 4, 0.0)))
     assert start["message"]["usage"]["input_tokens"] == 8
     assert start["message"]["usage"]["cache_read_input_tokens"] == 4
-    assert shape.progress(0, ProgressEvent(12, 4, 12, 0.0)) == shape.first(0) == b""
+    assert answer_format.progress(0, ProgressEvent(12, 4, 12, 0.0)) == answer_format.first(0) == b""
 
 
 def test_end_says_why() -> None:
@@ -177,5 +179,5 @@ def test_edits_of_the_context_were_none() -> None:
 def test_quiet_streams_ping_and_failures_are_named() -> None:
     assert parse(PING) == [{"type": "ping"}]
     error = LlamactlError(ErrorCode.SHUTTING_DOWN, "the instance is stopping")
-    (event,) = parse(make_shape(SCRIPT).fail(error, "/v1/messages"))
+    (event,) = parse(make_format(SCRIPT).fail(error, "/v1/messages"))
     assert event == {"type": "error", "error": {"type": "overloaded_error", "message": "the instance is stopping"}}

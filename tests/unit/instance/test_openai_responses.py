@@ -12,8 +12,8 @@ from llamactl.endpoints import find_keeper
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.engine.jobs import FinishEvent, FinishReason, ProgressEvent, TextEvent, Timings, TokenInfo
 from llamactl.instance.http.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallDelta
-from llamactl.instance.http.formats import Answer, Frame
-from llamactl.instance.http.openai_responses import ResponseSettings, ResponsesShape, make_response_id
+from llamactl.instance.http.formats import Answer, FormatOptions
+from llamactl.instance.http.openai_responses import ResponseSettings, ResponsesFormat, make_response_id
 from llamactl.settings import Sampling
 
 TIMINGS = Timings(4, 8, 1.0, 6, 1.0)
@@ -51,19 +51,19 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
-def make_shape(script: Sequence[Sequence[Delta]], n_top: int | None = None, **fields: Any) -> ResponsesShape:
+def make_format(script: Sequence[Sequence[Delta]], n_top: int | None = None, **fields: Any) -> ResponsesFormat:
     given = {"input": "hi", "tools": [LOOK, SEA, PATCH], **fields}
     body = parse_body(json.dumps(given).encode(), ResponsesBody)
     kept = KEPT.append if body.store is not False else None
     keep = None if kept is None else lambda response, items: kept((response, list(items)))
-    frame = Frame(
+    options = FormatOptions(
         "m",
         n_prompt=[12],
         n_top=n_top,
         make_reader=lambda: Scripted(script),
         count_tokens=lambda text: len(text.split()),
     )
-    return ResponsesShape(frame, ResponseSettings(body, convert_responses(body), Sampling(), keep))
+    return ResponsesFormat(options, ResponseSettings(body, convert_responses(body), Sampling(), keep))
 
 
 KEPT: list[tuple[dict[str, Any], list[Item]]] = []
@@ -80,17 +80,17 @@ def parse(stream: bytes) -> list[dict[str, Any]]:
 
 
 def stream(script: Sequence[Sequence[Delta]], end: FinishEvent, **fields: Any) -> list[dict[str, Any]]:
-    shape = make_shape(script, **fields)
-    chunks = [shape.first(0)]
-    chunks += [shape.text(0, TextEvent("x", number + 1)) for number in range(len(script))]
-    events = parse(b"".join((*chunks, shape.last(0, end), shape.end([end]))))
+    answer_format = make_format(script, **fields)
+    chunks = [answer_format.first(0)]
+    chunks += [answer_format.text(0, TextEvent("x", number + 1)) for number in range(len(script))]
+    events = parse(b"".join((*chunks, answer_format.last(0, end), answer_format.end([end]))))
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     return events
 
 
 def whole(script: Sequence[Sequence[Delta]], end: FinishEvent, **fields: Any) -> dict[str, Any]:
     parts = [TextEvent("x", number + 1) for number in range(len(script))]
-    return make_shape(script, **fields).whole([Answer(end, parts)])
+    return make_format(script, **fields).whole([Answer(end, parts)])
 
 
 def without_ids(value: Any) -> Any:
@@ -248,18 +248,18 @@ def test_only_what_is_stored_is_kept() -> None:
 
 
 def test_stream_begins_when_the_prompt_is_looked_up_and_tells_how_far_it_is_if_asked() -> None:
-    shape = make_shape(SCRIPT, return_progress=True)
-    created, progress = parse(shape.progress(0, ProgressEvent(12, 4, 4, 0.0)))
+    answer_format = make_format(SCRIPT, return_progress=True)
+    created, progress = parse(answer_format.progress(0, ProgressEvent(12, 4, 4, 0.0)))
     assert (created["type"], progress["prompt_progress"]["cache"]) == ("response.created", 4)
-    (later,) = parse(shape.progress(0, ProgressEvent(12, 4, 12, 0.0)))
+    (later,) = parse(answer_format.progress(0, ProgressEvent(12, 4, 12, 0.0)))
     assert (later["type"], later["prompt_progress"]["processed"]) == ("response.in_progress", 12)
-    quiet = make_shape(SCRIPT)
+    quiet = make_format(SCRIPT)
     assert len(parse(quiet.progress(0, ProgressEvent(12, 4, 4, 0.0)))) == 2
     assert quiet.progress(0, ProgressEvent(12, 4, 12, 0.0)) == quiet.first(0) == b""
 
 
 def test_failure_is_told_twice() -> None:
-    error, failed = parse(make_shape(SCRIPT).fail(LlamactlError(ErrorCode.SHUTTING_DOWN, "it stops"), "/v1/responses"))
+    error, failed = parse(make_format(SCRIPT).fail(LlamactlError(ErrorCode.SHUTTING_DOWN, "it stops"), "/v1/responses"))
     assert (error["type"], error["message"], error["code"]) == ("error", "it stops", "unavailable_error")
     assert failed["response"]["status"] == "failed"
     assert failed["response"]["error"]["message"] == "it stops"
