@@ -45,7 +45,7 @@ TEXTS = {
 }
 """POST: answered from the model's vocabulary and template."""
 
-LOOKS = {
+INTROSPECTION = {
     "/health": "health",
     "/v1/health": "health",
     "/v1/models": "models",
@@ -57,9 +57,9 @@ LOOKS = {
 """GET: what an instance says of itself."""
 
 ROUTER = ("/models/load", "/models/unload", "/models/sse")
-"""Answered by the front alone, besides what it has in common with LOOKS."""
+"""Answered by the front alone, besides what it has in common with INTROSPECTION."""
 
-INSTANCE = frozenset(path.encode() for path in (*GENERATIONS, *TEXTS, *LOOKS))
+INSTANCE = frozenset(path.encode() for path in (*GENERATIONS, *TEXTS, *INTROSPECTION))
 """What an instance has, as it stands in a request."""
 
 RESPONSE = "/v1/responses/resp_{rest}"
@@ -69,7 +69,7 @@ ROOT = "/"
 """Of the front: whether somebody is at home."""
 
 MAX_SHOWN = 80
-_ALL = (*GENERATIONS, *TEXTS, *LOOKS, *ROUTER)
+_ALL = (*GENERATIONS, *TEXTS, *INTROSPECTION, *ROUTER)
 _CHAT, _MODELS = "/v1/chat/completions", "/v1/models"
 _ELSEWHERE = {
     "chat": _CHAT,

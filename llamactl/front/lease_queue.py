@@ -177,6 +177,6 @@ class LeaseQueue:
                 model=asked.name,
                 autoload=asked.autoload,
                 stale_generation=asked.stale,
-                look=asked.passive,
+                passive=asked.passive,
             )
         )

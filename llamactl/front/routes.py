@@ -3,7 +3,7 @@
 The routes of llama-server's router are answered here, from what the supervisor says; all others that name a model are
 passed on as they are. For the routes that instances have (`endpoints`) the model is loaded; for any other one it is
 not, or a mistake in a path would drive out models to be told of it. A model that runs is asked whatever the path, so
-that an endpoint that instances gain tomorrow works at once. GET requests that only look at a model (LOOKUPS) never
+that an endpoint that instances gain tomorrow works at once. GET requests that only look at a model (PASSIVE) never
 load it: a scrape of metrics must not start a model.
 """
 
@@ -49,7 +49,7 @@ from llamactl.protocol.control_socket import (
 from llamactl.protocol.descriptions import ModelStatus
 from llamactl.protocol.values import State
 
-LOOKUPS = frozenset(path.encode() for path in endpoints.LOOKS if "models" not in path)
+PASSIVE = frozenset(path.encode() for path in endpoints.INTROSPECTION if "models" not in path)
 _POSTS = frozenset(path.encode() for path in (*endpoints.GENERATIONS, *endpoints.TEXTS))
 _MODEL_PREFIX = b"/v1/models/"
 _READ = (b"GET", b"HEAD")
@@ -122,7 +122,7 @@ def dispatch(
     elif head.method in (*_READ, b"DELETE") and (keeper := endpoints.find_keeper(path)) is not None:
         request.pass_on_to(keeper, request.read_members(), loads=False, passive=True)
     elif head.method == b"OPTIONS":
-        is_read = path in LOOKUPS or path.startswith(_MODEL_PREFIX)
+        is_read = path in PASSIVE or path.startswith(_MODEL_PREFIX)
         allow = _ALLOW_POST if path in _POSTS else _ALLOW_READ if is_read else "GET, HEAD, POST, OPTIONS"
         client.answer(head, 204, None, (("Allow", allow),))
     elif path in _POSTS:
@@ -134,7 +134,7 @@ def dispatch(
         request.pass_on(loads=True)
     elif path.startswith(_MODEL_PREFIX):
         _refuse_method(request, _ALLOW_READ)
-    elif path in LOOKUPS:
+    elif path in PASSIVE:
         if head.method not in _READ:
             _refuse_method(request, _ALLOW_READ)
             return

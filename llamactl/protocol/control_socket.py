@@ -55,7 +55,7 @@ class LeaseRequest(Message, frozen=True, kw_only=True, tag="lease"):
     model: Text
     autoload: bool = True
     stale_generation: Text = ""
-    look: bool = False
+    passive: bool = msgspec.field(default=False, name="look")
     """It only looks: granted when the model is ready, else refused at once, also while the model loads. Of a model that
     sleeps the refusal's details are `asleep`, its generation, and `socket`, where it can be asked without a lease.
     """

@@ -141,7 +141,7 @@ class LeaseRequested:
     model: str
     autoload: bool = True
     stale_generation: str = ""
-    look: bool = False
+    passive: bool = False
     """Granted at once or not at all."""
 
 

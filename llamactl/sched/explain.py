@@ -69,7 +69,7 @@ def refuse_not_loaded(model: Model, doing: str, why: str = "it is not loaded") -
     return _fail(ErrorCode.NOT_LOADED, f"cannot {doing} {quote_name(model.name)}: {why}", hint, model.name)
 
 
-def refuse_look(model: Model) -> Failure:
+def refuse_passive(model: Model) -> Failure:
     """One that sleeps can be asked how it was, without a lease: it does nothing for that."""
     refusal = refuse_not_loaded(model, "use")
     if model.state is not State.SLEEPING or model.instance is None:

@@ -5,7 +5,7 @@ Each waiter gets exactly one of GrantLease, Done, MeasureResult and Failure, unl
 2. Ready, and nothing is taking it down: granted at once.
 3. `stale_generation` is the one that we think is alive: the front was faster than systemd; it waits for news of that
 instance.
-4. It only looks: refused, since looking at a model must neither wake it nor wait for its load.
+4. It is passive: refused, since looking at a model must neither wake it nor wait for its load.
 5. It must not cause a load, the model backs off after a failure, or too many wait already, for this model or in all:
 refused.
 6. Asleep, loading, on its way out, or not loaded: it joins the model's entry.
@@ -73,8 +73,8 @@ def handle_lease_requested(core: Core, event: LeaseRequested, now: float) -> Non
         if instance.is_granting:  # 2
             grant_lease(core, instance, waiter, now)
             return
-    if event.look:  # 4
-        core.refuse_all([waiter], explain.refuse_look(model))
+    if event.passive:  # 4
+        core.refuse_all([waiter], explain.refuse_passive(model))
         return
     if model.settings is None:  # 1
         core.refuse_all([waiter], explain.refuse_invalid(model))

@@ -219,7 +219,7 @@ class Control:
                     client,
                     message.id,
                     events.LeaseRequested(
-                        (holder, message.id), message.model, message.autoload, message.stale_generation, message.look
+                        (holder, message.id), message.model, message.autoload, message.stale_generation, message.passive
                     ),
                 )
             case LoadRequest():

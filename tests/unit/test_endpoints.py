@@ -10,7 +10,7 @@ from starlette.types import Message
 from llamactl import endpoints
 from llamactl.endpoints import format_http_error
 from llamactl.errors import ERROR_TABLE, ErrorCode, LlamactlError
-from llamactl.front.routes import LOOKUPS, ROUTES
+from llamactl.front.routes import PASSIVE, ROUTES
 from llamactl.instance.engine.activity import Activity
 from llamactl.instance.http.api import Api
 from llamactl.settings import ModelSettings
@@ -36,7 +36,7 @@ def ask_instance(method: str, path: str) -> tuple[int, Any]:
 
 @pytest.mark.parametrize(
     ("method", "paths"),
-    [("POST", [*endpoints.GENERATIONS, *endpoints.TEXTS]), ("GET", list(endpoints.LOOKS))],
+    [("POST", [*endpoints.GENERATIONS, *endpoints.TEXTS]), ("GET", list(endpoints.INTROSPECTION))],
 )
 def test_instance_answers_all_routes_of_the_table(method: str, paths: list[str]) -> None:
     for path in paths:
@@ -53,8 +53,8 @@ def test_instance_has_no_other_route_and_does_not_redirect(path: str) -> None:
 
 
 def test_front_answers_routes_of_the_table() -> None:
-    assert {path.decode() for path in ROUTES} <= {*endpoints.LOOKS, *endpoints.ROUTER, endpoints.ROOT}
-    assert {path.decode() for path in LOOKUPS} <= set(endpoints.LOOKS)
+    assert {path.decode() for path in ROUTES} <= {*endpoints.INTROSPECTION, *endpoints.ROUTER, endpoints.ROOT}
+    assert {path.decode() for path in PASSIVE} <= set(endpoints.INTROSPECTION)
 
 
 @pytest.mark.parametrize(

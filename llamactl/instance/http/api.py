@@ -122,7 +122,7 @@ class Api:
         app = Starlette(
             routes=[
                 *(Route(path, handlers[word], methods=["POST"]) for path, word in posts.items()),
-                *(Route(path, handlers[word], methods=["GET"]) for path, word in endpoints.LOOKS.items()),
+                *(Route(path, handlers[word], methods=["GET"]) for path, word in endpoints.INTROSPECTION.items()),
                 Route(endpoints.RESPONSE, handlers["response"], methods=["GET", "DELETE"]),
                 Route(f"{endpoints.RESPONSE}/input_items", handlers["response_input"], methods=["GET"]),
             ],

@@ -134,7 +134,7 @@ def test_no_model_is_loaded_for_a_response_that_it_cannot_have_kept(stage: Any) 
         client = await world.connect()
         client.writer.write(f"GET {STORED} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         request = await world.supervisor.expect(LeaseRequest)
-        assert (request.model, request.autoload, request.look) == ("a", False, True)
+        assert (request.model, request.autoload, request.passive) == ("a", False, True)
         world.supervisor.send(Failure(id=request.id, code="not_loaded", message="cannot use 'a'"))
         response = await client.read_response()
         assert response.status == 404

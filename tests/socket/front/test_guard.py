@@ -253,7 +253,7 @@ def test_looking_is_asked_for_as_such_beside_a_request_that_waits(stage: Any) ->
         first = await world.supervisor.expect(LeaseRequest)
         looking.writer.write(b"GET /slots?model=a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         second = await world.supervisor.expect(LeaseRequest)
-        assert (first.look, second.look, second.autoload) == (False, True, False)
+        assert (first.passive, second.passive, second.autoload) == (False, True, False)
         world.supervisor.send(Failure(id=second.id, code="not_loaded", message="cannot use 'a'", model="a"))
         assert (await looking.read_response()).status == 503
         instance.answer_all(b"served")

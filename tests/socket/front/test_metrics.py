@@ -138,7 +138,7 @@ def test_only_ready_instances_are_asked_for_theirs_and_it_is_no_use_of_them(stag
         assert values[key("tokens_total", model="a")] == 5
         assert [name for name, _ in values if name == "x"] == []
         request = await world.supervisor.expect(LeaseRequest)
-        assert (request.model, request.autoload, request.look) == ("a", False, True)
+        assert (request.model, request.autoload, request.passive) == ("a", False, True)
         assert (await world.supervisor.expect(IdleNotice)).last_used_s == 0
 
     stage(scenario)

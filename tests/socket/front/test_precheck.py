@@ -55,7 +55,7 @@ def test_wrong_request_loads_no_model_and_is_told_what_the_model_would_tell(stag
         client = await world.connect()
         client.writer.write(format_post(path, body))
         request = await world.supervisor.expect(LeaseRequest)
-        assert (request.model, request.autoload, request.look) == ("a", False, True)
+        assert (request.model, request.autoload, request.passive) == ("a", False, True)
         failure = Failure(id=request.id, code="not_loaded", message="cannot use 'a'", model="a")
         world.supervisor.send(failure)
         response = await client.read_response()
@@ -106,7 +106,7 @@ def test_default_model_is_not_loaded_for_it_either(stage: Any) -> None:
         first = await world.supervisor.expect(LeaseRequest)
         world.supervisor.send(Failure(id=first.id, code="unknown_model", message="cannot find 'zz'"))
         second = await world.supervisor.expect(LeaseRequest)
-        assert (second.model, second.autoload, second.look) == ("a", False, True)
+        assert (second.model, second.autoload, second.passive) == ("a", False, True)
         world.supervisor.send(Failure(id=second.id, code="not_loaded", message="cannot use 'a'"))
         assert (await client.read_response()).json() == refuse_as_instance(CHAT, b'{"model":"zz"}')
 

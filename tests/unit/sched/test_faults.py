@@ -169,7 +169,7 @@ FAULTS = (
         "sleep",
     ),
     Fault("waking reserves", "admission.py", "core.ledger.charge(model.name, charged)", "pass", "sleep"),
-    Fault("looking wakes nobody", "requests.py", "if event.look:", "if False:", "sleep"),
+    Fault("a passive request wakes nobody", "requests.py", "if event.passive:", "if False:", "sleep"),
     Fault(
         "who sleeps has no lease",
         "lifecycle.py",

@@ -151,7 +151,7 @@ def test_looking_neither_wakes_nor_refreshes() -> None:
     bench.bring_up("a")
     put_to_sleep(bench, "a")
     last_used_s = bench.status("a").last_used_s
-    waiter = bench.lease("a", 2, look=True)
+    waiter = bench.lease("a", 2, passive=True)
     assert bench.refused() == {waiter: "not_loaded"}
     assert not bench.list_all(OrderWake)
     assert bench.status("a").last_used_s == last_used_s
