@@ -163,7 +163,7 @@ class Exchange:
         stream = self._stream
         # A large body, or one that nobody knows the end of, cannot be sent twice: never on a kept connection, which
         # may be closing.
-        upstream = None if stream is not None or self._head.upgrade else self._host.pool.take(lease.key)
+        upstream = None if stream is not None or self._head.upgrade else self._host.pool.pop_idle(lease.key)
         if stream is not None:
             stream.hold()
         if upstream is None:

@@ -38,7 +38,7 @@ class Probe:
 
     def on_lease(self, lease: Lease) -> None:
         self._lease = lease
-        upstream = self._host.pool.take(lease.key)
+        upstream = self._host.pool.pop_idle(lease.key)
         if upstream is None:
             self._host.pool.connect(lease.socket, lease.key, self._on_connection)
         else:

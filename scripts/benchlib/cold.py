@@ -78,7 +78,7 @@ def main(model: str) -> None:
         machine.cli("measure", NAME)
         samples = []
         for number in range(ROUNDS + 1):
-            sample = take_sample()
+            sample = measure_start()
             machine.cli("unload", NAME)
             if number:  # the first fills the page cache
                 samples.append(sample)
@@ -87,7 +87,7 @@ def main(model: str) -> None:
     print(json.dumps(samples))
 
 
-def take_sample() -> dict[str, float]:
+def measure_start() -> dict[str, float]:
     """The moments of one start, in seconds. A load by command runs along, for its progress: both share one start."""
     from tests.system import journal
     from tests.system.harness import Llamactl, show

@@ -142,7 +142,7 @@ def compare_streams(
             pool = child.request("POST", "/tokenize", {"content": WORDS})[1]["tokens"]
             for title, scenario in wanted.items():
                 announce(f"{model.stem}: {title}, rounds {numbers.start + 1} to {numbers.stop} of {rounds}")
-                samples[title] += take_rounds(title, scenario, servers, pool, numbers)
+                samples[title] += run_rounds(title, scenario, servers, pool, numbers)
     return [result for title in wanted for result in summarize(f"{model.stem}, {title}", samples[title])]
 
 
@@ -183,17 +183,17 @@ def measure_resident_mib() -> float:
     raise BenchError("cannot measure: /proc tells no resident memory")
 
 
-def take_rounds(
+def run_rounds(
     title: str, scenario: Scenario, servers: dict[str, Server], pool: list[int], numbers: range
 ) -> list[dict[str, Figures]]:
     """One scenario on both, round by round, after one that does not count."""
     samples: list[dict[str, Figures]] = []
     loudest = 0.0
-    take_round(title, scenario, servers, pool, -1, 0)  # warms up
+    run_round(title, scenario, servers, pool, -1, 0)  # warms up
     for number in numbers:
-        attempts = [take_round(title, scenario, servers, pool, number, 0)]
+        attempts = [run_round(title, scenario, servers, pool, number, 0)]
         while attempts[-1][0] > QUIET_SHARE and len(attempts) < ATTEMPTS:
-            attempts.append(take_round(title, scenario, servers, pool, number, len(attempts)))
+            attempts.append(run_round(title, scenario, servers, pool, number, len(attempts)))
         share, figures = min(attempts, key=lambda attempt: attempt[0])
         samples.append(figures)
         loudest = max(loudest, share)
@@ -217,7 +217,7 @@ def summarize(name: str, samples: list[dict[str, Figures]]) -> list[Result]:
     return results
 
 
-def take_round(
+def run_round(
     title: str, scenario: Scenario, servers: dict[str, Server], pool: list[int], number: int, attempt: int
 ) -> tuple[float, dict[str, Figures]]:
     """The share of others, and each server's figures."""

@@ -149,9 +149,9 @@ def measure_case(directory: Path, file: Path, case: Case, servers: Sequence[str]
     rows = list_rows(predicted) | list_rows(allocated)
     names = name_rows(list(rows))
     return [
-        Line(case, names[name], take_parts(list_rows(predicted).get(name)), take_parts(list_rows(allocated).get(name)))
+        Line(case, names[name], split_row(list_rows(predicted).get(name)), split_row(list_rows(allocated).get(name)))
         for name in rows
-        if sum((*take_parts(list_rows(predicted).get(name)).values(), *take_parts(rows[name]).values()))
+        if sum((*split_row(list_rows(predicted).get(name)).values(), *split_row(rows[name]).values()))
     ]
 
 
@@ -165,7 +165,7 @@ def name_rows(names: Sequence[str]) -> dict[str, str]:
     return {name: f"device {devices.index(name) + 1}" if name in devices else name for name in names}
 
 
-def take_parts(row: Row | None) -> dict[str, int]:
+def split_row(row: Row | None) -> dict[str, int]:
     return {title: getattr(row, part, 0) for part, title in PARTS.items()}
 
 

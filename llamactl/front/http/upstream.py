@@ -227,7 +227,7 @@ class UpstreamPool:
         self._idle: dict[str, list[Upstream]] = {}
         self._connecting = TaskSet(raise_in_loop)
 
-    def take(self, key: str) -> Upstream | None:
+    def pop_idle(self, key: str) -> Upstream | None:
         """The idle connection that was used last, or None."""
         idle = self._idle.get(key)
         return idle.pop() if idle else None

@@ -55,7 +55,7 @@ def shows_media(messages: Sequence[ChatMessage]) -> bool:
     )
 
 
-def take_media(messages: Sequence[ChatMessage], sources: MediaSources) -> tuple[list[ChatMessage], list[Item]]:
+def extract_media(messages: Sequence[ChatMessage], sources: MediaSources) -> tuple[list[ChatMessage], list[Item]]:
     """The messages with marks for what they show, and that in order. Reads files. Raises LlamactlError that names the
     part.
     """
@@ -87,7 +87,7 @@ def take_media(messages: Sequence[ChatMessage], sources: MediaSources) -> tuple[
     return taken, items
 
 
-def take_data(sources: Sequence[str], place: str) -> list[Item]:
+def decode_media(sources: Sequence[str], place: str) -> list[Item]:
     """What stands beside a text that is no conversation, as base64 or data URIs, each of either kind. Raises
     LlamactlError that names it.
     """

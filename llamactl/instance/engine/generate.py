@@ -335,7 +335,7 @@ class Generator:
             elif is_at_limit(sequence, text, now_s, self.n_ctx, self.shift):
                 self._finish(sequence, FinishReason.LENGTH, text, deliveries)
             elif text:
-                deliveries.append((sequence.job, sequence.take_text(text, now_s)))
+                deliveries.append((sequence.job, sequence.pop_text(text, now_s)))
         return deliveries
 
     def _read_piece(self, sequence: Sequence, token: int) -> bytes:
@@ -366,7 +366,7 @@ class Generator:
             sequence.drop_stopped_tokens(text, self._read_piece)
         now_s = time.monotonic()
         if text or sequence.held_tokens:
-            deliveries.append((sequence.job, sequence.take_text(text, now_s)))
+            deliveries.append((sequence.job, sequence.pop_text(text, now_s)))
         event = FinishEvent(
             reason,
             len(sequence.request.prompt),

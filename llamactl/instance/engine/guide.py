@@ -81,11 +81,11 @@ class AnswerGuide:
     def is_thinking(self) -> bool:
         return self._thinking is not None and self._thinking.is_within
 
-    def take_forced(self) -> int | None:
+    def pop_forced(self) -> int | None:
         """The token that must come next; None: any that fits."""
         if self._forced:
             return self._forced.pop(0)
-        return None if self._thinking is None else self._thinking.take_forced()
+        return None if self._thinking is None else self._thinking.pop_forced()
 
     def opens(self, token: int) -> bool:
         """Whether it begins a thought or a call where content could begin, or leaves space before that."""

@@ -148,7 +148,7 @@ class SamplerChain:
         """From the logits of the batch's token `index`; the token is accepted. Only for chains that are plain."""
         if self._guide is None:
             return int(llama.llama_sampler_sample(self._chain, context, index))
-        token = self._guide.take_forced()
+        token = self._guide.pop_forced()
         if token is None:
             token = int(llama.llama_sampler_sample(self._chain, context, index))
         else:
@@ -158,7 +158,7 @@ class SamplerChain:
 
     def sample_closely(self, context: Any, index: int, candidates: Candidates) -> Sampled:
         """The same, with a grammar or with probabilities."""
-        forced = None if self._guide is None else self._guide.take_forced()
+        forced = None if self._guide is None else self._guide.pop_forced()
         grammar = self._grammar
         candidates.fill(context, index)
         candidates.apply(self._chain)

@@ -95,7 +95,7 @@ class Sequence:
             timings = Timings(self.n_cached, max(0, n_processed - self.n_cached), elapsed_ms, 0, 0.0)
         return ProgressEvent(len(self.request.prompt), self.n_cached, n_processed, elapsed_ms, timings)
 
-    def take_text(self, text: str, now_s: float) -> TextEvent:
+    def pop_text(self, text: str, now_s: float) -> TextEvent:
         """An event with this text, and all tokens since the last one."""
         tokens, infos = tuple(self.held_tokens), tuple(self.held_infos)
         self.held_tokens.clear()

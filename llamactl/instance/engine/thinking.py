@@ -55,7 +55,7 @@ class ThinkingWatch:
                 self._forced = list(self._rules.forced)
         return outside
 
-    def take_forced(self) -> int | None:
+    def pop_forced(self) -> int | None:
         """The token that must come next; None: any may. Its text is accepted as that of any other."""
         if not self._forced:
             return None

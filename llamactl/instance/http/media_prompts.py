@@ -17,8 +17,8 @@ from llamactl.instance.chat.media import (
     refuse_item,
     shows_media,
     split_prompt,
-    take_data,
-    take_media,
+    decode_media,
+    extract_media,
 )
 from llamactl.instance.engine.background import BackgroundWork
 from llamactl.instance.engine.media import Encoder, ItemError, MediaPrompt, Span
@@ -48,11 +48,11 @@ class MediaPrompts:
         self._background = background
         self._turn = asyncio.Lock()
 
-    async def take(self, body: _Conversation) -> tuple[_Conversation, Sequence[Item]]:
+    async def extract(self, body: _Conversation) -> tuple[_Conversation, Sequence[Item]]:
         """The conversation with marks for what it shows, and that. Raises LlamactlError that names the part."""
         if not shows_media(body.messages):
             return body, ()
-        messages, items = await self._background.run(lambda: take_media(body.messages, self.sources), self._turn)
+        messages, items = await self._background.run(lambda: extract_media(body.messages, self.sources), self._turn)
         return msgspec.structs.replace(body, messages=messages), items
 
     async def read_prompts(
@@ -82,7 +82,7 @@ class MediaPrompts:
         data = given.multimodal_data or ()
         if self._reader is None:
             raise refuse("cannot use `multimodal_data`: the model reads text alone, it has no `mmproj`")
-        items = await self._background.run(lambda: take_data(data, "multimodal_data"), self._turn)
+        items = await self._background.run(lambda: decode_media(data, "multimodal_data"), self._turn)
         return await self.read(given.prompt_string, items)
 
     async def read(self, text: str, items: Sequence[Item]) -> MediaPrompt:

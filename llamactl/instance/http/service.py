@@ -125,7 +125,7 @@ class Service:
 
     async def read_chat(self, body: ChatBody) -> tuple[ChatPlan, list[int], Mapping[int, Span]]:
         """How a conversation is answered, its prompt, and what stands in that for pictures and sounds."""
-        body, items = await self.media.take(body)
+        body, items = await self.media.extract(body)
         plan = await self.plan_chat(body)
         if not items:
             return plan, await self.prompts.tokenize_prompt(plan.prompt), {}
@@ -148,7 +148,7 @@ class Service:
 
     async def write_prompt(self, body: ChatBody) -> str:
         """Of a conversation that is not answered."""
-        body, _ = await self.media.take(body)
+        body, _ = await self.media.extract(body)
         body, tools, parameters, variables = self._read_chat(body)
         planner = self.planner
         if planner is None:

@@ -98,7 +98,7 @@ def test_content_has_its_grammar_unless_a_thought_or_a_call_begins(vocabulary: V
         feed(guide, vocabulary, "\n")
     feed(guide, vocabulary, "<call>")
     (newline,) = spell(vocabulary, b"\n")
-    assert guide.take_forced() == newline, "the rest of what calls for the grammar"
+    assert guide.pop_forced() == newline, "the rest of what calls for the grammar"
     guide.accept(newline)
     assert allows(guide, vocabulary, "x")
     assert not allows(guide, vocabulary, "{")

@@ -37,7 +37,7 @@ def make_table(connected: bool = True) -> LeaseTable:
     return table
 
 
-def take(table: LeaseTable) -> list[Any]:
+def pop_messages(table: LeaseTable) -> list[Any]:
     messages = table.outbox.copy()
     table.outbox.clear()
     return messages
@@ -50,7 +50,7 @@ def grant(request_id: int, model: str = "a", generation: str = "g1") -> LeaseGra
 def hold(table: LeaseTable, waiter: Any = "w", model: str = "a", generation: str = "g1") -> Lease:
     """A lease with one request on it."""
     assert table.acquire(waiter, Asked(model), 0) is None
-    (request,) = take(table)
+    (request,) = pop_messages(table)
     (outcome,) = table.handle(grant(request.id, model, generation), 0)
     assert isinstance(outcome, Granted)
     return outcome.lease
@@ -60,7 +60,7 @@ def test_requests_for_a_cold_model_share_one_lease_request() -> None:
     table = make_table()
     for waiter in range(10):
         assert table.acquire(waiter, Asked("a"), 0) is None
-    assert take(table) == [LeaseRequest(id=1, model="a")]
+    assert pop_messages(table) == [LeaseRequest(id=1, model="a")]
     outcomes = table.handle(grant(1), 0)
     assert [outcome.waiter for outcome in outcomes] == list(range(10))
     assert table.leases()[0].in_flight == 10
@@ -72,26 +72,26 @@ def test_warm_request_asks_nobody() -> None:
     lease = hold(table)
     assert table.acquire("x", Asked("a"), 0) is lease
     assert lease.in_flight == 2
-    assert take(table) == []
+    assert pop_messages(table) == []
 
 
 def test_looking_does_not_share_a_load() -> None:
     table = make_table()
     table.acquire("x", Asked("a"), 0)
     table.acquire("y", Asked("a", autoload=False), 0)
-    assert [message.autoload for message in take(table)] == [True, False]
+    assert [message.autoload for message in pop_messages(table)] == [True, False]
 
 
 def test_alias_is_remembered_until_the_configuration_changes() -> None:
     table = make_table()
     table.acquire("x", Asked("alias"), 0)
     table.handle(grant(1, "a"), 0)
-    take(table)
+    pop_messages(table)
     assert table.acquire("y", Asked("alias"), 0) is table.acquire("z", Asked("a"), 0)
-    assert take(table) == []
+    assert pop_messages(table) == []
     table.forget_aliases()
     assert table.acquire("y", Asked("alias"), 0) is None
-    assert take(table) == [LeaseRequest(id=2, model="alias")]
+    assert pop_messages(table) == [LeaseRequest(id=2, model="alias")]
     (outcome,) = table.handle(grant(2, "a"), 0)
     assert outcome == Granted("y", table.leases()[0])
     assert table.leases()[0].in_flight == 4
@@ -101,13 +101,13 @@ def test_idle_is_told_once_things_are_quiet() -> None:
     table = make_table()
     lease = hold(table)
     table.release(lease, 5.0)
-    assert take(table) == []
+    assert pop_messages(table) == []
     assert table.idle
     table.flush_idle()
-    assert take(table) == [IdleNotice(model="a", generation="g1", last_used_s=5.0)]
+    assert pop_messages(table) == [IdleNotice(model="a", generation="g1", last_used_s=5.0)]
     assert not table.idle
     table.acquire("x", Asked("a"), 6.0)
-    assert take(table) == [BusyNotice(model="a", generation="g1")]
+    assert pop_messages(table) == [BusyNotice(model="a", generation="g1")]
 
 
 def test_requests_in_quick_succession_cost_no_messages() -> None:
@@ -117,10 +117,10 @@ def test_requests_in_quick_succession_cost_no_messages() -> None:
         table.release(lease, 1.0)
         assert table.acquire("x", Asked("a"), 1.0) is lease
     table.flush_idle()
-    assert take(table) == []
+    assert pop_messages(table) == []
     table.release(lease, 2.0)
     table.flush_idle()
-    assert take(table) == [IdleNotice(model="a", generation="g1", last_used_s=2.0)]
+    assert pop_messages(table) == [IdleNotice(model="a", generation="g1", last_used_s=2.0)]
 
 
 def test_looking_is_no_use() -> None:
@@ -128,13 +128,13 @@ def test_looking_is_no_use() -> None:
     lease = hold(table)
     table.release(lease, 5.0)
     table.flush_idle()
-    take(table)
+    pop_messages(table)
     look = Asked("a", autoload=False, passive=True)
     assert table.acquire("x", look, 9.0) is lease
     table.release(lease, 9.0, passive=True)
     table.flush_idle()
     assert lease.last_used_s == 5.0
-    assert take(table) == []
+    assert pop_messages(table) == []
 
 
 def test_lease_that_is_looked_at_is_not_given_back_under_it() -> None:
@@ -143,10 +143,10 @@ def test_lease_that_is_looked_at_is_not_given_back_under_it() -> None:
     table.release(lease, 5.0)
     table.flush_idle()
     table.acquire("x", Asked("a", autoload=False, passive=True), 9.0)
-    take(table)
+    pop_messages(table)
     table.handle(Recall(model="a", generation="g1"), 9.5)
     table.release(lease, 10.0, passive=True)
-    assert take(table) == [
+    assert pop_messages(table) == [
         RecallAnswer(model="a", generation="g1", returned=False, last_used_s=5.0),
         IdleNotice(model="a", generation="g1", last_used_s=5.0),
     ]
@@ -156,10 +156,10 @@ def test_idle_lease_is_given_back_at_once() -> None:
     table = make_table()
     table.release(hold(table), 5.0)
     table.handle(Recall(model="a", generation="g1"), 6.0)
-    assert take(table) == [RecallAnswer(model="a", generation="g1", returned=True, last_used_s=5.0)]
+    assert pop_messages(table) == [RecallAnswer(model="a", generation="g1", returned=True, last_used_s=5.0)]
     assert table.leases() == []
     table.flush_idle()
-    assert take(table) == []
+    assert pop_messages(table) == []
     assert table.acquire("x", Asked("a"), 7.0) is None
 
 
@@ -167,32 +167,32 @@ def test_busy_lease_is_kept_and_its_end_told_at_once() -> None:
     table = make_table()
     lease = hold(table)
     table.handle(Recall(model="a", generation="g1"), 6.0)
-    assert take(table) == [RecallAnswer(model="a", generation="g1", returned=False)]
+    assert pop_messages(table) == [RecallAnswer(model="a", generation="g1", returned=False)]
     assert table.acquire("x", Asked("a"), 7.0) is lease
     table.release(lease, 8.0)
-    assert take(table) == []
+    assert pop_messages(table) == []
     table.release(lease, 9.0)
-    assert take(table) == [IdleNotice(model="a", generation="g1", last_used_s=9.0)]
+    assert pop_messages(table) == [IdleNotice(model="a", generation="g1", last_used_s=9.0)]
 
 
 def test_recall_between_grant_and_first_byte_finds_the_lease_busy() -> None:
     table = make_table()
     table.acquire("x", Asked("a"), 0)
     table.handle(grant(1), 0)
-    take(table)
+    pop_messages(table)
     table.handle(Recall(model="a", generation="g1"), 0)
-    assert [message.returned for message in take(table)] == [False]
+    assert [message.returned for message in pop_messages(table)] == [False]
 
 
 def test_drain_holds_new_requests_back_and_returns_the_lease_at_the_end() -> None:
     table = make_table()
     lease = hold(table)
     table.handle(Recall(model="a", generation="g1", drain=True), 1.0)
-    assert take(table) == [RecallAnswer(model="a", generation="g1", returned=False)]
+    assert pop_messages(table) == [RecallAnswer(model="a", generation="g1", returned=False)]
     assert table.acquire("x", Asked("a"), 2.0) is None
-    assert take(table) == []
+    assert pop_messages(table) == []
     assert table.release(lease, 3.0) == []
-    assert take(table) == [
+    assert pop_messages(table) == [
         RecallAnswer(model="a", generation="g1", returned=True, last_used_s=3.0),
         LeaseRequest(id=2, model="a"),
     ]
@@ -215,7 +215,7 @@ def test_recall_of_a_lease_not_held_is_answered_as_returned() -> None:
     hold(table, generation="g2")
     table.handle(Recall(model="a", generation="g1"), 0)
     table.handle(Recall(model="b", generation="g1"), 0)
-    assert [message.returned for message in take(table)] == [True, True]
+    assert [message.returned for message in pop_messages(table)] == [True, True]
     assert len(table.leases()) == 1
 
 
@@ -225,11 +225,11 @@ def test_both_answers_to_a_drain_name_its_recall() -> None:
     table.handle(Recall(model="a", generation="g1", drain=True, id=7), 1.0)
     table.acquire("x", Asked("alias"), 2.0)
     table.release(lease, 3.0)
-    answers = [message for message in take(table) if isinstance(message, RecallAnswer)]
+    answers = [message for message in pop_messages(table) if isinstance(message, RecallAnswer)]
     assert [(answer.returned, answer.recall) for answer in answers] == [(False, 7), (True, 7)]
     table.handle(RecallCancelled(model="a", generation="g1"), 4.0)
     table.handle(grant(2), 4.0)
-    assert take(table) == []  # the grant itself says that the new lease is busy
+    assert pop_messages(table) == []  # the grant itself says that the new lease is busy
     assert [lease.in_flight for lease in table.leases()] == [1]
 
 
@@ -238,11 +238,11 @@ def test_gone_instance_takes_its_lease_and_held_back_requests_wait_for_the_next(
     lease = hold(table)
     table.handle(Recall(model="a", generation="g1", drain=True), 1.0)
     table.acquire("x", Asked("a"), 2.0)
-    take(table)
+    pop_messages(table)
     assert table.handle(LeaseGone(model="a", generation="g1"), 3.0) == []
-    assert take(table) == [LeaseRequest(id=2, model="a")]
+    assert pop_messages(table) == [LeaseRequest(id=2, model="a")]
     table.release(lease, 4.0)
-    assert take(table) == []
+    assert pop_messages(table) == []
 
 
 def test_stale_generation_is_named_and_its_lease_dropped() -> None:
@@ -250,7 +250,7 @@ def test_stale_generation_is_named_and_its_lease_dropped() -> None:
     lease = hold(table)
     table.release(lease, 1.0)
     assert table.acquire("w", Asked("a", stale="g1"), 1.0) is None
-    assert take(table) == [LeaseRequest(id=2, model="a", stale_generation="g1")]
+    assert pop_messages(table) == [LeaseRequest(id=2, model="a", stale_generation="g1")]
     assert table.leases() == []
     table.handle(grant(2, generation="g2"), 2.0)
     assert table.acquire("x", Asked("a", stale="g1"), 2.0) is not None
@@ -260,13 +260,13 @@ def test_last_client_to_leave_cancels() -> None:
     table = make_table()
     table.acquire("x", Asked("a"), 0)
     table.acquire("y", Asked("a"), 0)
-    take(table)
+    pop_messages(table)
     table.queue.leave("x")
-    assert take(table) == []
+    assert pop_messages(table) == []
     table.queue.leave("y")
-    assert take(table) == [CancelRequest(id=1)]
+    assert pop_messages(table) == [CancelRequest(id=1)]
     table.acquire("z", Asked("a"), 0)
-    assert take(table) == [LeaseRequest(id=2, model="a")]
+    assert pop_messages(table) == [LeaseRequest(id=2, model="a")]
     assert table.handle(Failure(id=1, code="cancelled", message=""), 0) == []
     assert len(table.queue) == 1
 
@@ -275,9 +275,9 @@ def test_grant_that_crosses_a_cancel_is_held_idle() -> None:
     table = make_table()
     table.acquire("x", Asked("a"), 0)
     table.queue.leave("x")
-    take(table)
+    pop_messages(table)
     assert table.handle(grant(1), 0) == []
-    assert take(table) == [IdleNotice(model="a", generation="g1", last_used_s=0.0)]
+    assert pop_messages(table) == [IdleNotice(model="a", generation="g1", last_used_s=0.0)]
     assert table.acquire("y", Asked("a"), 0) is not None
 
 
@@ -299,14 +299,14 @@ def test_supervisor_away_is_waited_for_and_then_refused() -> None:
     table.handle_lost(100.0)
     assert table.acquire("x", Asked("a"), 101.0) is None
     assert table.acquire("y", Asked("b"), 105.0) is None
-    assert take(table) == []
+    assert pop_messages(table) == []
     assert table.queue.next_deadline_s() == 101.0 + CONTROL_WAIT_S
     (refused,) = table.queue.expire(101.0 + CONTROL_WAIT_S)
     assert isinstance(refused, Refused)
     assert (refused.waiter, refused.error.code) == ("x", ErrorCode.NO_SUPERVISOR)
     assert table.queue.next_deadline_s() == 105.0 + CONTROL_WAIT_S
     table.handle_connected()
-    assert take(table) == [LeaseRequest(id=1, model="b")]
+    assert pop_messages(table) == [LeaseRequest(id=1, model="b")]
     assert table.queue.next_deadline_s() is None
     assert table.queue.expire(999.0) == []
 
@@ -314,13 +314,13 @@ def test_supervisor_away_is_waited_for_and_then_refused() -> None:
 def test_requests_sent_before_the_loss_are_sent_again() -> None:
     table = make_table()
     table.acquire("x", Asked("a"), 0)
-    take(table)
+    pop_messages(table)
     table.handle_lost(1.0)
     assert table.handle(grant(1), 1.0) == []  # an answer from the past belongs to nobody
     table.handle(LeaseGone(model="a", generation="g1"), 1.0)
-    take(table)
+    pop_messages(table)
     table.handle_connected()
-    assert take(table) == [LeaseRequest(id=2, model="a")]
+    assert pop_messages(table) == [LeaseRequest(id=2, model="a")]
 
 
 def test_leases_survive_the_supervisor_and_are_announced() -> None:
@@ -334,9 +334,9 @@ def test_leases_survive_the_supervisor_and_are_announced() -> None:
     assert (held["a"].busy, held["b"].busy) == (True, True)
     table.release(other, 5.0)
     table.release(lease, 6.0)
-    assert take(table) == []
+    assert pop_messages(table) == []
     table.handle_connected()
-    assert sorted(take(table), key=lambda message: str(message.model)) == [
+    assert sorted(pop_messages(table), key=lambda message: str(message.model)) == [
         IdleNotice(model="a", generation="g1", last_used_s=6.0),
         IdleNotice(model="b", generation="g1", last_used_s=5.0),
     ]
@@ -376,7 +376,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.open: dict[int, str] = {}
         self.stopped: set[tuple[str, str]] = set()
 
-    def take_outcomes(self, outcomes: list[Any]) -> None:
+    def handle_outcomes(self, outcomes: list[Any]) -> None:
         for outcome in outcomes:
             self.waiting.remove(outcome.waiter)
             if isinstance(outcome, Granted):
@@ -411,7 +411,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.up = False
         self.to_front.clear()
         self.held.clear()
-        self.take_outcomes(self.table.handle_lost(self.now_s))
+        self.handle_outcomes(self.table.handle_lost(self.now_s))
 
     @rule(name=st.sampled_from(["a", "b", "alias-a"]), autoload=st.booleans(), passive=st.booleans())
     def request(self, name: str, autoload: bool, passive: bool) -> None:
@@ -426,7 +426,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
         waiter = data.draw(st.sampled_from(sorted(self.running)))
-        self.take_outcomes(self.table.release(self.running.pop(waiter), self.now_s))
+        self.handle_outcomes(self.table.release(self.running.pop(waiter), self.now_s))
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -439,13 +439,13 @@ class LeaseMachine(RuleBasedStateMachine):
     def pass_time(self, elapsed_s: float) -> None:
         self.now_s += elapsed_s
         self.table.flush_idle()
-        self.take_outcomes(self.table.queue.expire(self.now_s))
+        self.handle_outcomes(self.table.queue.expire(self.now_s))
 
     @precondition(lambda self: self.up)
     @rule()
     def read_front(self) -> None:
         """The supervisor reads all that the front has written."""
-        for message in take(self.table):
+        for message in pop_messages(self.table):
             match message:
                 case LeaseRequest():
                     self.open[message.id] = message.model.removeprefix("alias-")
@@ -515,7 +515,7 @@ class LeaseMachine(RuleBasedStateMachine):
         message = self.to_front.pop(0)
         if isinstance(message, LeaseGrant):
             assert (message.model, message.generation) not in self.stopped
-        self.take_outcomes(self.table.handle(message, self.now_s))
+        self.handle_outcomes(self.table.handle(message, self.now_s))
 
     @invariant()
     def every_request_is_somewhere(self) -> None:
@@ -542,7 +542,7 @@ class LeaseMachine(RuleBasedStateMachine):
         if not self.up:
             self.connect()
         for waiter in list(self.running):
-            self.take_outcomes(self.table.release(self.running.pop(waiter), self.now_s))
+            self.handle_outcomes(self.table.release(self.running.pop(waiter), self.now_s))
         for _ in range(100):
             self.read_front()
             while self.to_front:
@@ -553,7 +553,7 @@ class LeaseMachine(RuleBasedStateMachine):
                     del self.open[number]
                     self.to_front.append(Failure(id=number, code="load_failed", message=""))
             for waiter in list(self.running):
-                self.take_outcomes(self.table.release(self.running.pop(waiter), self.now_s))
+                self.handle_outcomes(self.table.release(self.running.pop(waiter), self.now_s))
         assert not self.waiting
         self.table.flush_idle()
         self.read_front()

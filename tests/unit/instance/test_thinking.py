@@ -41,7 +41,7 @@ def test_second_block_has_a_budget_of_its_own() -> None:
     watch = ThinkingWatch(ThinkingRules("(", (")",), budget=2, forced=(9,)))
     forced = []
     for piece in (b"(", b"a", b"b", b")", b"x", b"(", b"c", b"d"):
-        assert watch.take_forced() is None or piece == b")"
+        assert watch.pop_forced() is None or piece == b")"
         watch.accept(piece)
         forced.append(bool(watch._forced))
     assert forced == [False, False, True, False, False, False, False, True]
@@ -49,23 +49,23 @@ def test_second_block_has_a_budget_of_its_own() -> None:
 
 def test_used_up_budget_forces_the_end() -> None:
     watch = ThinkingWatch(ThinkingRules("<t>", ("</t>",), budget=2, forced=(7, 8)), "<t>")
-    assert watch.take_forced() is None
+    assert watch.pop_forced() is None
     for piece in (b"a", b"b"):
         watch.accept(piece)
-    assert watch.take_forced() == 7
+    assert watch.pop_forced() == 7
     watch.accept(b"</")
-    assert watch.take_forced() == 8
+    assert watch.pop_forced() == 8
     watch.accept(b"t>")
-    assert watch.take_forced() is None
+    assert watch.pop_forced() is None
     assert not watch.is_within
 
 
 def test_forced_tokens_end_thoughts_even_if_their_text_does_not_show_it() -> None:
     watch = ThinkingWatch(ThinkingRules("<t>", ("</t>",), budget=0, forced=(7,)), "<t>")
-    assert watch.take_forced() == 7
+    assert watch.pop_forced() == 7
     watch.accept(b"?")
     assert not watch.is_within
-    assert watch.take_forced() is None
+    assert watch.pop_forced() is None
 
 
 def test_budget_ends_no_character_in_its_middle() -> None:
@@ -73,16 +73,16 @@ def test_budget_ends_no_character_in_its_middle() -> None:
     first, *rest = "🙂".encode()
     watch.accept(bytes([first]))
     for byte in rest:
-        assert watch.take_forced() is None
+        assert watch.pop_forced() is None
         watch.accept(bytes([byte]))
-    assert watch.take_forced() == 7
+    assert watch.pop_forced() == 7
 
 
 def test_no_budget_forces_nothing() -> None:
     watch = ThinkingWatch(RULES, "<think>")
     for _ in range(1000):
         watch.accept(b"x")
-    assert watch.take_forced() is None
+    assert watch.pop_forced() is None
 
 
 def test_short_tag_is_found_once() -> None:

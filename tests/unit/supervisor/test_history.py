@@ -6,7 +6,7 @@ from llamactl.sched.instances import StopReason
 from llamactl.supervisor.history import MAX_DECISIONS, MAX_ENDINGS, History
 
 
-def take(*records: Record) -> History:
+def make_history(*records: Record) -> History:
     history = History()
     for at, record in enumerate(records):
         history.add(record, float(at))
@@ -20,7 +20,7 @@ def need(model: str, device: str, needs: int, available: int) -> Record:
 
 def test_evicted_model_says_for_whom() -> None:
     gone = Record("model unloaded", "a", fields={"reason": str(StopReason.EVICTED), "for_model": "b", "frees_bytes": 1})
-    ending = take(gone).find_ending("a")
+    ending = make_history(gone).find_ending("a")
     assert ending == Ending(event="model unloaded", time_s=0.0, reason="evicted", for_model="b")
 
 
@@ -29,7 +29,7 @@ def test_last_end_counts_and_says_how_the_unit_ended() -> None:
     killed = Record(
         "model unloaded", "a", fields={"reason": str(StopReason.COMMAND), "result": "timeout", "exit_code": 9}
     )
-    history = take(failed)
+    history = make_history(failed)
     assert history.find_ending("a") == Ending(event="load failed", time_s=0.0, reason="bad magic")
     history.add(killed, 5.0)
     reason = "by command; its unit ended with timeout 9"
@@ -38,12 +38,14 @@ def test_last_end_counts_and_says_how_the_unit_ended() -> None:
 
 
 def test_refused_load_is_the_last_that_is_known() -> None:
-    history = take(Record("load refused", "a", "warning", {"why": "cannot start 'a': needs 2 GiB", "code": "x"}))
+    history = make_history(
+        Record("load refused", "a", "warning", {"why": "cannot start 'a': needs 2 GiB", "code": "x"})
+    )
     assert history.find_ending("a") == Ending(event="load refused", time_s=0.0, reason="cannot start 'a': needs 2 GiB")
 
 
 def test_load_on_several_devices_is_one_decision() -> None:
-    history = take(
+    history = make_history(
         need("a", "CUDA0", 2 << 30, 8 << 30),
         need("a", "Host", 1 << 20, 4 << 30),
         Record("instance spawned", "a", fields={"generation": "1", "devices": []}),
@@ -57,7 +59,7 @@ def test_load_on_several_devices_is_one_decision() -> None:
 
 
 def test_eviction_is_told_once_by_its_reason() -> None:
-    history = take(
+    history = make_history(
         Record("load waits", "b", fields={"waiting_for": ["a"], "why": "it needs 2 GiB"}),
         Record("victim chosen", "a", fields={"for_model": "b", "why": "idle for 4 s"}),
         Record("model unloaded", "a", fields={"reason": str(StopReason.EVICTED), "for_model": "b"}),
@@ -73,12 +75,12 @@ def test_eviction_is_told_once_by_its_reason() -> None:
 
 def test_load_that_goes_on_waiting_is_one_decision_with_the_last_figures() -> None:
     waits = [Record("load waits", "b", fields={"waiting_for": ["a"], "why": f"{at} free"}) for at in range(3)]
-    [decision] = take(*waits).list_decisions()
+    [decision] = make_history(*waits).list_decisions()
     assert (decision.why, decision.time_s) == ("for a: 2 free", 2.0)
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    history = take(
+    history = make_history(
         *(Record("model unloaded", f"m{at}", fields={"reason": "by command"}) for at in range(MAX_ENDINGS + 2))
     )
     assert len(history.list_decisions()) == MAX_DECISIONS
