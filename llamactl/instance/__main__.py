@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from llamactl.child.orders import ChildEnvironment
-    from llamactl.instance.llama.headstart import HeadStart
+    from llamactl.instance.llama.preload import Preload
 
 EXIT_USAGE = 2
 
 
 def main(arguments: list[str]) -> int:
-    head_start = _begin_head_start() if arguments == ["serve"] else None
+    preload = _begin_preload() if arguments == ["serve"] else None
     # From here on everything is imported while the model loads.
     from llamactl.child.orders import parse_environment
     from llamactl.errors import LlamactlError
@@ -32,22 +32,22 @@ def main(arguments: list[str]) -> int:
         return EXIT_USAGE
     except LlamactlError as error:
         print(error, file=sys.stderr)
-        if head_start is not None:  # an orderly end would pull llama.cpp away from under it
+        if preload is not None:  # an orderly end would pull llama.cpp away from under it
             os._exit(EXIT_USAGE)
         return EXIT_USAGE
     if environment.role is ChildRole.MEASURE:
         return _measure(environment)
-    return _serve(environment, head_start)
+    return _serve(environment, preload)
 
 
-def _begin_head_start() -> "HeadStart | None":
+def _begin_preload() -> "Preload | None":
     # All that is made until the model is ready stays; looking through it again and again is a tenth of the imports.
     gc.disable()
     try:
-        from llamactl.instance.llama.headstart import begin
+        from llamactl.instance.llama.preload import begin_preload
     except (ImportError, OSError):  # of llama.cpp: the load meets it again, and reports it
         return None
-    return begin(os.environ)
+    return begin_preload(os.environ)
 
 
 def _measure(environment: "ChildEnvironment") -> int:
@@ -59,10 +59,10 @@ def _measure(environment: "ChildEnvironment") -> int:
     return asyncio.run(run_measure(environment))
 
 
-def _serve(environment: "ChildEnvironment", head_start: "HeadStart | None") -> int:
-    from llamactl.instance.llama.early import EarlyLoad
+def _serve(environment: "ChildEnvironment", preload: "Preload | None") -> int:
+    from llamactl.instance.llama.background_load import BackgroundLoad
 
-    load = EarlyLoad(environment, head_start)
+    load = BackgroundLoad(environment, preload)
     import asyncio
 
     import uvloop

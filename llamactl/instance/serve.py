@@ -25,7 +25,7 @@ import msgspec
 from llamactl.child.orders import ChildEnvironment
 from llamactl.errors import LlamactlError
 from llamactl.instance.engine.activity import Activity
-from llamactl.instance.llama.early import EarlyLoad
+from llamactl.instance.llama.background_load import BackgroundLoad
 from llamactl.instance.report import ReportLink
 from llamactl.journal_events import JournalEvent
 from llamactl.protocol.lines import VERSION
@@ -63,7 +63,7 @@ BACKLOG = 2048
 class Instance:
     """The `serve` role. `run` returns the exit status."""
 
-    def __init__(self, environment: ChildEnvironment, load: EarlyLoad) -> None:
+    def __init__(self, environment: ChildEnvironment, load: BackgroundLoad) -> None:
         from llamactl.instance.llama.bindings import read_version
 
         self._environment = environment
@@ -302,11 +302,11 @@ class Instance:
 
     async def _wake_up(self) -> bool:
         """Load again, as at the start of the process."""
-        from llamactl.instance.llama.headstart import begin
+        from llamactl.instance.llama.preload import begin_preload
 
         self._progress_s = time.monotonic()
         self._link.send(ChildState.LOADING, stage="starting")
-        self._load = EarlyLoad(self._environment, begin(os.environ))
+        self._load = BackgroundLoad(self._environment, begin_preload(os.environ))
         self._load.attach(self._report_stage, self._report_progress, self._report_model)
         return await self._wait_for_load(asyncio.ensure_future(asyncio.to_thread(self._load.wait)))
 
@@ -466,5 +466,5 @@ async def _serve_http(listener: socket.socket, app: object) -> AsyncIterator[Non
         await serving
 
 
-async def run_serve(environment: ChildEnvironment, load: EarlyLoad) -> int:
+async def run_serve(environment: ChildEnvironment, load: BackgroundLoad) -> int:
     return await Instance(environment, load).run()

@@ -20,7 +20,7 @@ from llamactl.instance.engine.engine import Engine
 from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.jobs import FinishEvent, GenerationRequest, Job
 from llamactl.instance.engine.sampling import SamplingParams
-from llamactl.instance.llama.early import EarlyLoad
+from llamactl.instance.llama.background_load import BackgroundLoad
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.loading import Loaded
 from llamactl.protocol.report_socket import ChildRole
@@ -60,7 +60,7 @@ async def receive_all(job: Job) -> None:
         pass
 
 
-def load_model(path: str, repack: bool) -> tuple[EarlyLoad, Loaded]:
+def load_model(path: str, repack: bool) -> tuple[BackgroundLoad, Loaded]:
     settings = ModelSettings(name="bench", path=path, ctx=CTX, parallel=PARALLEL, threads=2)
     environment = ChildEnvironment(
         role=ChildRole.SERVE,
@@ -71,7 +71,7 @@ def load_model(path: str, repack: bool) -> tuple[EarlyLoad, Loaded]:
         report=Path(os.devnull),
         extra_bufts=repack,
     )
-    load = EarlyLoad(environment)
+    load = BackgroundLoad(environment)
     load.attach(lambda stage: None, lambda fraction: None)
     return load, load.wait()
 

@@ -14,11 +14,11 @@ from llamactl.bodies import ChatBody, Prompt, PromptObject, TemplateBody, refuse
 from llamactl.instance.chat.media import (
     Item,
     MediaSources,
+    decode_media,
+    extract_media,
     refuse_item,
     shows_media,
     split_prompt,
-    decode_media,
-    extract_media,
 )
 from llamactl.instance.engine.background import BackgroundWork
 from llamactl.instance.engine.media import Encoder, ItemError, MediaPrompt, Span

@@ -18,7 +18,6 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.llama.batch import Batch
 from llamactl.instance.llama.bindings import register_rpc_servers
 from llamactl.instance.llama.fit import Measurer, Plan, choose_smallest_ctx, fits_anything, fits_whole
-from llamactl.instance.llama.headstart import HeadStart, is_cached
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.log import LlamaLog
 from llamactl.instance.llama.memory import (
@@ -37,6 +36,7 @@ from llamactl.instance.llama.params import (
     makes_embeddings,
     read_ctx,
 )
+from llamactl.instance.llama.preload import Preload, is_cached
 from llamactl.instance.llama.projector import Projector, load_projector, measure_projector
 from llamactl.protocol.values import Breakdown, Facts
 
@@ -67,10 +67,10 @@ def load(
     on_progress: Callable[[float], None],
     is_cancelled: Callable[[], bool],
     on_model: Callable[[LoadedModel], None] = lambda model: None,
-    head_start: HeadStart | None = None,
+    preload: Preload | None = None,
 ) -> Loaded:
     """Raises LlamactlError with the reason, or Cancelled. `on_progress` is called five times a second at most, 0 to 1
-    within stage `model`, `on_model` at its end. On the thread of `head_start`, if there is one.
+    within stage `model`, `on_model` at its end. On the thread of `preload`, if there is one.
     """
     log = LlamaLog(environment.llama_debug)
     log.install()
@@ -79,7 +79,7 @@ def load(
     plan = _choose_placement(environment, log)
 
     on_stage("model")
-    pointer = head_start.take(environment.settings.path, plan.model.struct) if head_start is not None else None
+    pointer = preload.pop_model(environment.settings.path, plan.model.struct) if preload is not None else None
     if pointer:
         model = LoadedModel(pointer, plan.model)
     else:

@@ -1,5 +1,5 @@
-"""How does a model load while Python still imports what will serve it? On the thread that will compute, with what a
-head start has done already.
+"""How does a model load while Python still imports what will serve it? On the thread that will compute, with what the
+preload has done already.
 
 Importing the event loop, the log and the server takes as long as loading a small model, and most of the load is C code
 that runs beside it. Who wants to hear of the load attaches later; before its warm-up the load waits for that.
@@ -13,17 +13,17 @@ from llamactl.child.orders import ChildEnvironment
 from llamactl.instance.llama.thread import ComputeThread
 
 if TYPE_CHECKING:
-    from llamactl.instance.llama.headstart import HeadStart
     from llamactl.instance.llama.loading import Loaded
     from llamactl.instance.llama.model import LoadedModel
+    from llamactl.instance.llama.preload import Preload
 
 
-class EarlyLoad:
+class BackgroundLoad:
     """One load, from its construction on."""
 
-    def __init__(self, environment: ChildEnvironment, head_start: "HeadStart | None" = None) -> None:
-        self.thread = head_start.thread if head_start is not None else ComputeThread()
-        self._head_start = head_start
+    def __init__(self, environment: ChildEnvironment, preload: "Preload | None" = None) -> None:
+        self.thread = preload.thread if preload is not None else ComputeThread()
+        self._preload = preload
         self._environment = environment
         self._changed = threading.Condition()
         self._stage = ""
@@ -77,12 +77,12 @@ class EarlyLoad:
                 self._report_progress,
                 lambda: self._is_cancelled,
                 self._report_model,
-                self._head_start,
+                self._preload,
             )
         except BaseException as error:
             self._error = error
         finally:
-            self._head_start = None
+            self._preload = None
             self._is_done.set()
 
     def _report_stage(self, stage: str) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from llamactl.child.orders import ChildEnvironment
-from llamactl.instance.llama import headstart
-from llamactl.instance.llama.headstart import HeadStart, begin
+from llamactl.instance.llama import preload
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.params import build_model_params
+from llamactl.instance.llama.preload import Preload, begin_preload
 from llamactl.protocol.report_socket import ChildRole
 from llamactl.settings import ModelSettings, encode_spec
 
@@ -21,15 +21,15 @@ def make_environment(settings: ModelSettings, extra_bufts: bool = True) -> Child
     )
 
 
-def begin_with(settings: ModelSettings, **variables: str) -> HeadStart | None:
-    return begin({"LLAMACTL_SPEC": encode_spec(settings), **variables})
+def begin_with(settings: ModelSettings, **variables: str) -> Preload | None:
+    return begin_preload({"LLAMACTL_SPEC": encode_spec(settings), **variables})
 
 
-def take(start: HeadStart, settings: ModelSettings, extra_bufts: bool = True) -> bool:
+def gets_model(start: Preload, settings: ModelSettings, extra_bufts: bool = True) -> bool:
     """Whether there is a model, which is freed."""
     taken: list[object] = []
     params = build_model_params(make_environment(settings, extra_bufts), no_alloc=False)
-    start.thread.run(lambda: taken.append(start.take(settings.path, params.struct)))
+    start.thread.run(lambda: taken.append(start.pop_model(settings.path, params.struct)))
     assert start.thread.end(30)
     if taken[0]:
         llama.llama_model_free(taken[0])
@@ -40,7 +40,7 @@ def test_usual_model_is_taken(tiny: Path) -> None:
     settings = ModelSettings(name="m", path=str(tiny), parallel=2)
     start = begin_with(settings)
     assert start is not None
-    assert take(start, settings)
+    assert gets_model(start, settings)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_model_with_other_orders_is_not(tiny: Path, other: dict[str, object]) ->
     assert begin_with(unusual) is None
     start = begin_with(usual)
     assert start is not None
-    assert not take(start, unusual)
+    assert not gets_model(start, unusual)
 
 
 def test_other_file_or_other_buffers_are_not_taken(tiny: Path, tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_other_file_or_other_buffers_are_not_taken(tiny: Path, tmp_path: Path) -
     for other, extra_bufts in ((ModelSettings(name="m", path=str(tmp_path / "x.gguf")), True), (settings, False)):
         start = begin_with(settings)
         assert start is not None
-        assert not take(start, other, extra_bufts)
+        assert not gets_model(start, other, extra_bufts)
     start = begin_with(settings, LLAMACTL_EXTRA_BUFTS="0")
     assert start is not None
-    assert take(start, settings, extra_bufts=False)
+    assert gets_model(start, settings, extra_bufts=False)
 
 
 def test_broken_file_gives_none_and_the_load_gives_the_reason(tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_broken_file_gives_none_and_the_load_gives_the_reason(tmp_path: Path) ->
     settings = ModelSettings(name="m", path=str(broken))
     start = begin_with(settings)
     assert start is not None
-    assert not take(start, settings)
+    assert not gets_model(start, settings)
 
 
 def test_large_files_are_left_to_a_load_that_tells_of_its_progress(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headstart, "QUICK_BYTES", os.stat(tiny).st_size - 1)
+    monkeypatch.setattr(preload, "QUICK_BYTES", os.stat(tiny).st_size - 1)
     assert begin_with(ModelSettings(name="m", path=str(tiny))) is None
 
 
@@ -91,4 +91,4 @@ def test_what_must_be_heard_or_reached_is_left_to_the_load(tiny: Path) -> None:
     "spec", ["", "{", "[]", "null", "7", "{}", json.dumps({"path": 3}), json.dumps({"path": "/x"})]
 )
 def test_orders_that_make_no_sense_are_left_to_those_who_say_so(spec: str) -> None:
-    assert begin({"LLAMACTL_SPEC": spec}) is None
+    assert begin_preload({"LLAMACTL_SPEC": spec}) is None

@@ -21,7 +21,7 @@ _UNUSUAL = ("devices", "draft", "mmap", "mmproj", "n_gpu_layers", "repack", "rpc
 """Settings with which the load could be another one."""
 
 
-class HeadStart:
+class Preload:
     """One load, on `thread`."""
 
     def __init__(self, path: str, extra_bufts: bool) -> None:
@@ -33,7 +33,7 @@ class HeadStart:
         self._pointer: Any = None
         self.thread.run(self._load)
 
-    def take(self, path: str, params: Any) -> Any | None:
+    def pop_model(self, path: str, params: Any) -> Any | None:
         """On its thread: the llama_model, which is the caller's now. None: the load has failed, or is not what `params`
         mean.
         """
@@ -50,14 +50,14 @@ class HeadStart:
             self._pointer = llama.llama_model_load_from_file(os.fsencode(self._path), self._params)
 
 
-def begin(environ: Mapping[str, str]) -> HeadStart | None:
+def begin_preload(environ: Mapping[str, str]) -> Preload | None:
     """None: the model is not one of the usual kind, or its orders make no sense, which others tell."""
     try:
         spec = json.loads(environ.get(variables.SPEC, ""))
         files = spec.get("files") or [spec["path"]]
         is_usual = not any(name in spec for name in _UNUSUAL)
         if is_usual and environ.get(variables.LLAMA_LOG) != "debug" and _is_small_and_cached(files):
-            return HeadStart(spec["path"], environ.get(variables.EXTRA_BUFTS) != "0")
+            return Preload(spec["path"], environ.get(variables.EXTRA_BUFTS) != "0")
     except (AttributeError, KeyError, OSError, TypeError, ValueError):
         pass
     return None
