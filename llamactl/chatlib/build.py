@@ -128,7 +128,7 @@ def acquire_sdist(wanted: Wanted, say: Say) -> Path:
         archives = list(Path(directory).glob("*.tar.gz"))
         if done.returncode != 0 or not archives:
             raise BuildError(
-                f"cannot download the sources of {DISTRIBUTION} {wanted.version}: {_take_tail(done.stderr, 3)}; "
+                f"cannot download the sources of {DISTRIBUTION} {wanted.version}: {_cut_tail(done.stderr, 3)}; "
                 f"without a network: give llama_cpp_python-{wanted.version}.tar.gz of PyPI with --sdist FILE"
             )
         archives[0].replace(target)
@@ -253,7 +253,7 @@ def _compile(
 def _run(command: list[str], what: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        reason = _take_tail(done.stderr, _TAIL_LINES) or f"{command[0]} ended with {done.returncode}"
+        reason = _cut_tail(done.stderr, _TAIL_LINES) or f"{command[0]} ended with {done.returncode}"
         raise BuildError(f"cannot build llama.cpp's chat layer: {what} does not compile:\n{reason}")
 
 
@@ -266,7 +266,7 @@ def _find_fault(library: Path) -> str:
         return f"its check takes more than {CHECK_TIMEOUT_S} s"
     if done.returncode < 0:
         return f"its check was ended by signal {-done.returncode}"
-    return "" if done.returncode == 0 else _take_tail(done.stderr, 3) or f"its check ended with {done.returncode}"
+    return "" if done.returncode == 0 else _cut_tail(done.stderr, 3) or f"its check ended with {done.returncode}"
 
 
 def _check_writable(target: Path) -> None:
@@ -300,6 +300,6 @@ def _lock(cache: Path) -> Iterator[None]:
         yield
 
 
-def _take_tail(text: str, n_lines: int) -> str:
+def _cut_tail(text: str, n_lines: int) -> str:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("WARNING", "[notice]"))]
     return "\n".join(lines[-n_lines:]).strip()

@@ -37,50 +37,50 @@ class Command:
     """What is wrong with arguments that are right each by itself; empty: nothing."""
 
 
-def _take_name(parser: argparse.ArgumentParser) -> object:
+def _add_name(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("name", metavar="NAME", type=escape_text, help="a model, by name or alias")
 
 
-def _take_names(parser: argparse.ArgumentParser) -> object:
+def _add_names(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("names", metavar="NAME", nargs="+", type=escape_text, help="models, by name or alias")
 
 
-def _take_names_or_all(parser: argparse.ArgumentParser) -> object:
+def _add_names_or_all(parser: argparse.ArgumentParser) -> object:
     parser.add_argument("names", metavar="NAME", nargs="*", type=escape_text, help="models, by name or alias")
     return parser.add_argument("--all", action="store_true", help="all models that are loaded, or wait to be")
 
 
-def _take_optional_name(parser: argparse.ArgumentParser) -> object:
+def _add_optional_name(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument(
         "name", metavar="NAME", nargs="?", default="", type=escape_text, help="a model, by name or alias"
     )
 
 
-def _take_json(parser: argparse.ArgumentParser) -> object:
+def _add_json(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
-def _take_full(parser: argparse.ArgumentParser) -> object:
+def _add_full(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("-l", "--full", action="store_true", help="do not cut lines to the terminal's width")
 
 
-def _take_no_wait(parser: argparse.ArgumentParser) -> object:
+def _add_no_wait(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("--no-wait", action="store_true", help="return at once, the supervisor goes on")
 
 
-def _take_now(parser: argparse.ArgumentParser) -> object:
+def _add_now(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("--now", action="store_true", help="cut running requests instead of waiting for them")
 
 
-def _take_follow(parser: argparse.ArgumentParser) -> object:
+def _add_follow(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("-f", "--follow", action="store_true", help="go on with new lines")
 
 
-def _take_lines(parser: argparse.ArgumentParser) -> object:
+def _add_lines(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("-n", "--lines", metavar="N", help="only the last N lines")
 
 
-def _take_sdist(parser: argparse.ArgumentParser) -> object:
+def _add_sdist(parser: argparse.ArgumentParser) -> object:
     parser.add_argument("--sdist", metavar="FILE", default="", help="llama-cpp-python's sources, instead of a download")
     return parser.add_argument("--keep-sdist", action="store_true", help="keep what was downloaded, which tests need")
 
@@ -91,8 +91,8 @@ def _find_mistake_in_names(args: argparse.Namespace) -> str:
     return "" if args.names else "give at least one NAME, or --all"
 
 
-_LOAD = ("switch:run_load", (_take_names, _take_no_wait, _take_json))
-_UNLOAD = ("switch:run_unload", (_take_names_or_all, _take_now, _take_no_wait, _take_json))
+_LOAD = ("switch:run_load", (_add_names, _add_no_wait, _add_json))
+_UNLOAD = ("switch:run_unload", (_add_names_or_all, _add_now, _add_no_wait, _add_json))
 
 GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     (
@@ -108,40 +108,40 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 "restart",
                 "switch:run_restart",
                 "unload models, and load them again with their present settings",
-                (_take_names, _take_now, _take_no_wait, _take_json),
+                (_add_names, _add_now, _add_no_wait, _add_json),
             ),
-            Command("pin", "act:run_pin", "keep a loaded model from being evicted", (_take_name, _take_json)),
-            Command("unpin", "act:run_unpin", "let a loaded model be evicted again", (_take_name, _take_json)),
+            Command("pin", "act:run_pin", "keep a loaded model from being evicted", (_add_name, _add_json)),
+            Command("unpin", "act:run_unpin", "let a loaded model be evicted again", (_add_name, _add_json)),
             Command(
                 "measure",
                 "act:run_measure",
                 "find out what a model needs, without loading it",
-                (_take_name, _take_json),
+                (_add_name, _add_json),
             ),
         ),
     ),
     (
         "Looking",
         (
-            Command("ps", "show:run_ps", "models that are loaded", (_take_full, _take_json)),
-            Command("list", "show:run_list", "all models", (_take_full, _take_json)),
+            Command("ps", "show:run_ps", "models that are loaded", (_add_full, _add_json)),
+            Command("list", "show:run_list", "all models", (_add_full, _add_json)),
             Command(
                 "status",
                 "show:run_status",
                 "endpoints, memory accounts, queue and last decisions; or one model in detail",
-                (_take_optional_name, _take_full, _take_json),
+                (_add_optional_name, _add_full, _add_json),
             ),
             Command(
                 "plan",
                 "plan:run_plan",
                 "what loading a model would do, and why; does nothing",
-                (_take_name, _take_full, _take_json),
+                (_add_name, _add_full, _add_json),
             ),
             Command(
                 "logs",
                 "logs:run_logs",
                 "the journal of a model; takes options of journalctl",
-                (_take_name, _take_follow, _take_lines),
+                (_add_name, _add_follow, _add_lines),
             ),
         ),
     ),
@@ -152,9 +152,9 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 "check",
                 "check:run_check",
                 "find mistakes in the configuration, and files that models cannot read",
-                (_take_json,),
+                (_add_json,),
             ),
-            Command("reload", "act:run_reload", "read the configuration again", (_take_json,)),
+            Command("reload", "act:run_reload", "read the configuration again", (_add_json,)),
         ),
     ),
     (
@@ -166,7 +166,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 "setup-chat",
                 "setup_chat:run_setup_chat",
                 "compile llama.cpp's chat layer, which tool calls need",
-                (_take_sdist,),
+                (_add_sdist,),
             ),
         ),
     ),

@@ -92,11 +92,11 @@ def shorten(text: str, width: int, middle: bool = False) -> str:
     if width < 1:
         return ""
     kept = width - len(ELLIPSIS)
-    tail = _take(text[::-1], kept // 2)[::-1] if middle else ""
-    return _take(text, kept - measure_width(tail)) + ELLIPSIS + tail
+    tail = _cut_to_width(text[::-1], kept // 2)[::-1] if middle else ""
+    return _cut_to_width(text, kept - measure_width(tail)) + ELLIPSIS + tail
 
 
-def _take(text: str, width: int) -> str:
+def _cut_to_width(text: str, width: int) -> str:
     """The beginning of a text that takes at most `width` columns."""
     for at, character in enumerate(text):
         width -= _measure_character(character)

@@ -121,11 +121,11 @@ class _Process:
             return
         self._notifier.reloading()
         try:
-            self._successor = Successor(self._loop, self._sockets, self._take_news)
+            self._successor = Successor(self._loop, self._sockets, self._handle_news)
         except OSError as error:
             self._fail_handover(str(error))
 
-    def _take_news(self, successor: Successor) -> None:
+    def _handle_news(self, successor: Successor) -> None:
         front = self._front
         if not front.draining and successor.pid:
             self._log.info(JournalEvent.FRONT_REPLACED, successor=successor.pid, connections=len(front.clients))

@@ -230,7 +230,7 @@ class Instance:
         self._readers = None
         engine = self._engine = Engine(worker, self._loop, self._handle_broken, self._load.thread)
         self._n_threads = int(llama.llama_n_threads(loaded.context))
-        self._take_share()
+        self._apply_share()
         engine.start()
         return Service(
             settings=settings,
@@ -336,7 +336,7 @@ class Instance:
             return self._handle_wake(order)
         if order.order is OrderKind.SHARE:
             self._sharers = max(1, order.sharers)
-            self._take_share()
+            self._apply_share()
             return AnswerResult.OK, ""
         if order.order not in (OrderKind.STOP, OrderKind.SLEEP):
             return AnswerResult.UNSUPPORTED, f"this instance cannot {order.order}"
@@ -362,7 +362,7 @@ class Instance:
             self._ordered.set()
         return AnswerResult.OK, ""
 
-    def _take_share(self) -> None:
+    def _apply_share(self) -> None:
         """Of the processors, unless the configuration says how many threads there are."""
         if self._engine is not None and not self._environment.settings.threads:
             n_threads = max(1, self._n_threads // self._sharers)

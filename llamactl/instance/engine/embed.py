@@ -98,7 +98,7 @@ class Embedder:
             if result != 0:
                 return self._fail(result)
             self._n_failed = 0
-            self._take_vectors(parts)
+            self._read_vectors(parts)
             self.stats.n_decodes += 1
             self.stats.n_busy += len(parts)
             self.stats.n_prompt += self._batch.n_tokens
@@ -138,16 +138,16 @@ class Embedder:
             task.inputs.popleft()
         return _Part(task, len(piece), is_last)
 
-    def _take_vectors(self, parts: list[_Part]) -> None:
+    def _read_vectors(self, parts: list[_Part]) -> None:
         n_before = 0
         for seq_id, part in enumerate(parts):
             if self.pooling == "none":
-                self._take_token_vectors(n_before, part)
+                self._read_token_vectors(n_before, part)
             else:
-                self._take_vector(seq_id, part)
+                self._read_vector(seq_id, part)
             n_before += part.n_tokens
 
-    def _take_token_vectors(self, n_before: int, part: _Part) -> None:
+    def _read_token_vectors(self, n_before: int, part: _Part) -> None:
         """Those of its tokens, as the model makes them. `n_before`: tokens of the step that stand before them."""
         for index in range(n_before, n_before + part.n_tokens):
             pointer = llama.llama_get_embeddings_ith(self.context, index)
@@ -156,7 +156,7 @@ class Embedder:
             part.task.vectors.append(pointer[: self.n_values])
         part.task.n_decoded = 0 if part.is_last else part.task.n_decoded + part.n_tokens
 
-    def _take_vector(self, seq_id: int, part: _Part) -> None:
+    def _read_vector(self, seq_id: int, part: _Part) -> None:
         pointer = llama.llama_get_embeddings_seq(self.context, seq_id)
         if not pointer:
             raise RuntimeError("llama.cpp has made no embedding")

@@ -232,7 +232,7 @@ class Encoder:
         # The team of threads that computes an encoder's graph inherits it, and ends with this thread.
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        while (span := self._take()) is not None:
+        while (span := self._pop_span()) is not None:
             try:
                 embeddings = self.reader.encode(span)
             except Exception as error:
@@ -241,7 +241,7 @@ class Encoder:
                 self._finish(span, embeddings, "")
             self._on_encoded()
 
-    def _take(self) -> Span | None:
+    def _pop_span(self) -> Span | None:
         with self._lock:
             if not self._waiting:
                 self._thread = None

@@ -76,7 +76,7 @@ class _Parser:
     def _peek(self) -> str:
         return self._text[self._at] if self._at < len(self._text) else ""
 
-    def _take(self, text: str) -> bool:
+    def _consume(self, text: str) -> bool:
         if self._text.startswith(text, self._at):
             self._at += len(text)
             return True
@@ -87,17 +87,17 @@ class _Parser:
 
     def _parse_alternatives(self) -> str:
         alternatives = [self._parse_sequence()]
-        while self._take("|"):
+        while self._consume("|"):
             alternatives.append(self._parse_sequence())
         return join_alternatives(alternatives)
 
     def _parse_sequence(self) -> str:
         outermost = self._depth == 0
-        starts = self._take("^") if outermost else False
+        starts = self._consume("^") if outermost else False
         parts: list[str] = [] if starts or not outermost else [f"{self._char}*"]
         ends = not outermost
         while self._peek() not in ("", "|", ")"):
-            if outermost and self._take("$"):
+            if outermost and self._consume("$"):
                 ends = True
                 if self._peek() not in ("", "|"):
                     raise self._refuse("$ within a text")
@@ -130,14 +130,14 @@ class _Parser:
             count = (int(low), int(high) if high else None if comma else int(low))
         else:
             return count
-        self._take("?")  # lazy: which of the matches is meant makes no difference here
+        self._consume("?")  # lazy: which of the matches is meant makes no difference here
         return count
 
     def _parse_atom(self) -> str:
         char = self._peek()
-        if self._take("("):
+        if self._consume("("):
             return self._parse_group()
-        if self._take("["):
+        if self._consume("["):
             return format_characters(self._parse_set())
         self._at += 1
         if char == ".":
@@ -152,22 +152,22 @@ class _Parser:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self._refuse("such deep nesting")
-        if self._take("?"):
-            named = self._take("P<") or (self._take("<") and self._peek() not in ("=", "!"))
+        if self._consume("?"):
+            named = self._consume("P<") or (self._consume("<") and self._peek() not in ("=", "!"))
             if named:
                 self._at = self._text.find(">", self._at) + 1 or len(self._text)
-            elif not self._take(":"):
+            elif not self._consume(":"):
                 raise self._refuse("(?")
         body = self._parse_alternatives()
-        if not self._take(")"):
+        if not self._consume(")"):
             raise self._refuse("a group without end")
         self._depth -= 1
         return f"({body})"
 
     def _parse_set(self) -> Ranges:
-        negated = self._take("^")
+        negated = self._consume("^")
         ranges: list[tuple[int, int]] = []
-        while not self._take("]"):
+        while not self._consume("]"):
             first = self._parse_member()
             if len(first) == 1 and first[0][0] == first[0][1] and self._peek() == "-":
                 self._at += 1
@@ -187,7 +187,7 @@ class _Parser:
             raise self._refuse("[ without end")
         self._at += 1
         if char == "\\":
-            return [(0x08, 0x08)] if self._take("b") else self._parse_escape()
+            return [(0x08, 0x08)] if self._consume("b") else self._parse_escape()
         return [(ord(char), ord(char))]
 
     def _parse_escape(self) -> Ranges:

@@ -98,7 +98,7 @@ class ParsingReader:
                     raise
                 # Some formats end with it. What they make of it is told, but it is no text of its own.
                 deltas += self._feed(finish.end_text, is_partial=False)
-            deltas += self._take_heads()
+            deltas += self._pop_heads()
         except ParseError:
             self.has_failed = True
             self._heads.clear()
@@ -129,7 +129,7 @@ class ParsingReader:
         told: list[Delta] = []
         call = parsed.call
         if call is None or call.index not in self._heads:
-            told += self._take_heads()
+            told += self._pop_heads()
         if parsed.reasoning_content:
             self._pass(parsed.reasoning_content, n_before)
             told.append(ReasoningDelta(parsed.reasoning_content))
@@ -142,12 +142,12 @@ class ParsingReader:
         if call.name:
             self._heads[call.index] = ToolCallDelta(call.index, call.id, call.name)
         if call.arguments:
-            told += self._take_heads()
+            told += self._pop_heads()
             self._pass(call.arguments, n_before)
             told.append(ToolCallDelta(call.index, arguments=call.arguments))
         return told
 
-    def _take_heads(self) -> list[Delta]:
+    def _pop_heads(self) -> list[Delta]:
         heads = list(self._heads.values())
         self._heads.clear()
         for head in heads:

@@ -110,7 +110,7 @@ class ChatLibrary:
 
     def _call(self, name: str, *arguments: Any) -> bytes:
         size = ctypes.c_size_t()
-        answer = self._take(getattr(self._library, name)(*arguments, ctypes.byref(size)), size)
+        answer = self._pop_text(getattr(self._library, name)(*arguments, ctypes.byref(size)), size)
         _raise_error(answer)
         return answer
 
@@ -118,11 +118,11 @@ class ChatLibrary:
         size, error = ctypes.c_size_t(), ctypes.c_void_p()
         handle = getattr(self._library, name)(*arguments, ctypes.byref(error), ctypes.byref(size))
         if not handle:
-            _raise_error(self._take(error.value, size))
+            _raise_error(self._pop_text(error.value, size))
             raise ChatLibraryError("failed", "the library gives no reason")
         return int(handle)
 
-    def _take(self, text: int | None, size: ctypes.c_size_t) -> bytes:
+    def _pop_text(self, text: int | None, size: ctypes.c_size_t) -> bytes:
         if not text:
             raise ChatLibraryError("memory", "out of memory")
         try:

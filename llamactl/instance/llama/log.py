@@ -43,7 +43,7 @@ class LlamaLog:
         self._debug = debug
         self._level = 0
         self._errors: deque[str] = deque(maxlen=_KEPT_LINES)
-        self.callback = llama.llama_log_callback(self._take)
+        self.callback = llama.llama_log_callback(self._on_line)
 
     def install(self) -> None:
         # llama.cpp keeps the pointer until the process ends, longer than whoever called this: it must not be collected.
@@ -67,7 +67,7 @@ class LlamaLog:
         """The errors since `forget`, first things first; empty when there were none."""
         return "; ".join(choose_reasons(self._errors))
 
-    def _take(self, level: int, text: bytes, _data: ctypes.c_void_p) -> None:
+    def _on_line(self, level: int, text: bytes, _data: ctypes.c_void_p) -> None:
         if level != _CONTINUE:
             self._level = level
         if self._level == _ERROR and level != _CONTINUE:
