@@ -76,7 +76,7 @@ class JournalEvent(StrEnum):
     DEVICE_FOUND = "device found", "A device is there, with its memory."
     DEVICE_CHANGED = "device changed", "A device has another size than before."
     DEVICE_GONE = "device gone", "A device is there no longer; its models are measured again."
-    DEVICES_NOT_READ = "devices not read", "What other programs hold is not known anew."
+    DEVICES_NOT_READ = "devices not read", "What other programs hold now could not be read."
     LOAD_DECIDED = "load decided", "What a load needs on a device, and what there is."
     LOAD_PLANNED = "load planned", "How a load will be carried out: victims, and what is free afterwards."
     LOAD_WAITS = "load waits", "It does not fit at present; the fields say what it waits for."

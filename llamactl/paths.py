@@ -1,7 +1,7 @@
 """Where are the sockets, the configuration and the caches?
 
 Everything below the runtime directory outlives each of the processes (tmpfiles.d makes it). Sockets that are
-bound anew after a restart sit in directories of their own, because units get the directory bound into their view:
+bound again after a restart sit in directories of their own, because units get the directory bound into their view:
 a bound file would go on showing the old socket. Each path can be moved by an environment variable, which is how
 tests run several supervisors side by side.
 """

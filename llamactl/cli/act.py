@@ -18,7 +18,7 @@ from llamactl.protocol.control_socket import Done, MeasureRequest, PinRequest, R
 from llamactl.protocol.values import format_memory
 
 _WORDS = {
-    "replaced": "files replaced, measured anew",
+    "replaced": "files replaced, measured again",
     "kept": "invalid, but loaded: these go on as before until they are unloaded",
     "mended": "no longer invalid",
 }

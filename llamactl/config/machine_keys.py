@@ -32,7 +32,7 @@ GLOBAL_KEYS: tuple[MachineKey, ...] = (
     MachineKey(
         "refresh",
         DURATION_OR_NEVER,
-        "What is free on devices is read anew before a load when it is known for longer; at once where that is cheap.",
+        "What is free on devices is read again before a load when it is known for longer; at once where that is cheap.",
         applies=AT_ONCE,
     ),
     MachineKey("max_loaded", make_integer(0), "Models loaded at one time; `0`: any number.", applies=AT_ONCE),

@@ -104,7 +104,7 @@ class EventLog:
         return self._format(self.number, {"model": "*", "event": "snapshot", "data": {"models": models}})
 
     def parse_id(self, last_event_id: bytes | None) -> int | None:
-        """Behind which event a client goes on; None: it must begin anew."""
+        """Behind which event a client goes on; None: it must begin again."""
         epoch, _, number = (last_event_id or b"").decode("latin-1").rpartition("-")
         if epoch != self._epoch or not (number.isascii() and number.isdecimal() and len(number) < 16):
             return None

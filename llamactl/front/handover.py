@@ -100,7 +100,7 @@ def _name(sock: socket.socket) -> str:
 
 
 def _spawn(descriptors: list[int], names: list[str], link: int) -> None:
-    """Start this program anew, as no child of this process, with listening sockets and a pipe."""
+    """Start this program again, as no child of this process, with listening sockets and a pipe."""
     child = os.fork()
     if child == 0:
         try:

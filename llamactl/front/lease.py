@@ -18,7 +18,7 @@ class Waiter(Protocol):
 
 
 class Lease:
-    """Leave to send requests to one instance. `gone`: no more; what runs on it may end, nothing new may begin."""
+    """Leave to send requests to one instance. `gone`: given back; what runs may end, nothing new may begin."""
 
     __slots__ = (
         "draining",

@@ -274,7 +274,7 @@ class LeaseTable:
         self.outbox.append(answer)
 
     def _give_back(self, lease: Lease, now_s: float) -> list[Outcome]:
-        # A drain may end here while the supervisor calls it off and grants anew: the recall's id tells it that this is
+        # A drain may end here while the supervisor calls it off and grants again: the recall's id tells it that this is
         # about the lease from before.
         self._answer_recall(lease, returned=True)
         return self._remove(lease, now_s)

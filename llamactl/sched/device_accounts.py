@@ -69,7 +69,7 @@ def _handle_row(core: Core, row: Row, now: float) -> None:
         )
         for model in list(core.models.values()):
             if _misses(model, row.name):
-                _measure_anew(core, model)
+                _measure_again(core, model)
 
 
 def _lose(core: Core, name: str) -> None:
@@ -81,7 +81,7 @@ def _lose(core: Core, name: str) -> None:
     )
     for model in list(core.models.values()):
         if _counts_on(model, name):
-            _measure_anew(core, model)
+            _measure_again(core, model)
 
 
 def _counts_on(model: Model, name: str) -> bool:
@@ -96,6 +96,6 @@ def _misses(model: Model, name: str) -> bool:
     return sees_device(settings, name) and not _counts_on(model, name)
 
 
-def _measure_anew(core: Core, model: Model) -> None:
+def _measure_again(core: Core, model: Model) -> None:
     drop_measurement(core, model)
     queue_unmeasured(core, model)

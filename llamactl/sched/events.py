@@ -386,8 +386,8 @@ class StartMeasure:
     margins_bytes: dict[str, int] = field(default_factory=dict)
     extra_bufts: bool = True
     host_room_bytes: int | None = None
-    anew: bool = False
-    """Somebody asked for it: what is known from before does not do."""
+    ignores_cache: bool = False
+    """Somebody asked for it: what was measured before does not count."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def _drop_figures(core: Core, model: Model, entry: Entry | None, event: FilesSee
     core.recheck(Scope.ALL)
 
 
-def must_load_anew(model: Model) -> bool:
+def must_load_again(model: Model) -> bool:
     """Whether a sleeping instance is of no use any more: the configuration says something else now, or its files are
     others.
     """

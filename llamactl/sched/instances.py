@@ -34,7 +34,7 @@ class StopReason(StrEnum):
     SLEEP = "put to sleep"
     REMOVED = "removed from the configuration"
     UNWANTED = "nobody waits for it any more"
-    ASLEEP = "loaded anew instead of woken: its settings or files have changed"
+    ASLEEP = "loaded again instead of woken: its settings or files have changed"
     BY_HAND = "stopped by hand"
 
 

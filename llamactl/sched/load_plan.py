@@ -27,7 +27,7 @@ def explain_load(core: Core, model: Model, now: float) -> LoadPlan:
         return _explain_running(core, model)
     if model.settings is None:
         return _make(
-            core, model, "invalid", f"it cannot be loaded: {model.invalid or 'it is in the configuration no more'}"
+            core, model, "invalid", f"it cannot be loaded: {model.invalid or 'it is no longer in the configuration'}"
         )
     choice = choose_placement_option(core, model, entry, now)
     if model.min is None and model.memory.value != "failed":

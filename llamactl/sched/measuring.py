@@ -48,7 +48,7 @@ def start_measure(core: Core) -> None:
             list_margins(core, model.get_settings(), {}),
             not core.no_extra_bufts,
             get_host_headroom(core, {}),
-            anew=name in queue.waiters.values() or model.measure_attempts > 0,
+            ignores_cache=name in queue.waiters.values() or model.measure_attempts > 0,
         )
     )
 

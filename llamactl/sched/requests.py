@@ -25,7 +25,7 @@ from llamactl.sched.events import (
     UnloadRequested,
     Waiter,
 )
-from llamactl.sched.file_changes import must_load_anew
+from llamactl.sched.file_changes import must_load_again
 from llamactl.sched.granting import grant_lease, send_note, serve_waiters
 from llamactl.sched.instances import RECALL_S, Model, StopReason
 from llamactl.sched.queue import Entry
@@ -131,7 +131,7 @@ def _join(core: Core, model: Model, entry: Entry, waiter: Waiter | None, now: fl
     if waiter is not None:
         core.tell_progress(waiter, entry.describe())
     asleep = model.state is State.SLEEPING and instance is not None and instance.takedown is None
-    if asleep and must_load_anew(model):
+    if asleep and must_load_again(model):
         begin_takedown(core, model, StopReason.ASLEEP, now, drain=True)
     elif asleep and entry.stage is Stage.QUEUED and not entry.waiting_for:
         core.recheck(Scope.NEW, model.name)

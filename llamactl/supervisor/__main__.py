@@ -56,7 +56,7 @@ async def run(paths: Paths) -> int:
     if supervisor.broken.done():
         _log.critical(
             JournalEvent.SUPERVISOR_BROKEN,
-            reason="an internal error; it starts anew",
+            reason="an internal error; it restarts",
             exc_info=supervisor.broken.exception(),
         )
         status = 1

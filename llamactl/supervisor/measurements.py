@@ -149,7 +149,7 @@ class Measurements:
             return
         files = format_files(wanted.parts.files) if wanted.parts is not None else ""
         self._dispatch(events.FilesSeen(effect.settings.name, files, since_s, measuring=True))
-        if wanted.parts is not None and not effect.anew:
+        if wanted.parts is not None and not effect.ignores_cache:
             wanted.entry = self._cache.find(format_key(wanted.parts))
         if wanted.entry is not None and not self._is_listed():
             wanted.stage = _Stage.LISTING

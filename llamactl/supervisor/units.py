@@ -126,7 +126,7 @@ class Units:
         except ManagerError as error:
             _log.warning(JournalEvent.FAILED_UNIT_NOT_RESET, unit=unit, reason=str(error))
         else:
-            _log.info(JournalEvent.FAILED_UNIT_RESET, unit=unit, reason="its model is in the configuration no more")
+            _log.info(JournalEvent.FAILED_UNIT_RESET, unit=unit, reason="its model is no longer in the configuration")
 
     async def close(self) -> None:
         """End the connection. Models run on; measure children, whose figures nobody would take, are stopped."""

@@ -4,7 +4,7 @@
 
 PATH is a llama-server built from the sources inside llama-cpp-python's sdist, with the flags of the installed library.
 Both serve the same file with the same settings on a Unix socket of their own, and each round asks one after the other,
-in turning order; for every other round both are started anew. llama-server's cache of prompts in main memory, which it
+in turning order; for every other round both are restarted. llama-server's cache of prompts in main memory, which it
 would fill while it is measured, is off, but for the one scenario that it is there for. Prompts are token numbers, so
 that both get the same, and new in each round, so that nothing is reused that should not be; what should be has
 scenarios of its own. `bound` is the 95 % bound of the ratio on the side that would be bad. Rounds in which other
@@ -125,7 +125,7 @@ def group_scenarios(only: str) -> dict[str, dict[str, Scenario]]:
 def compare_streams(
     llama_server: Path, model: Path, rounds: int, wanted: dict[str, Scenario], options: str, repack: bool
 ) -> list[Result]:
-    """Both servers are started anew for every few rounds: from process to process the same model differs by some
+    """Both servers are restarted for every few rounds: from process to process the same model differs by some
     percent in speed, and that is no difference between the two.
     """
     samples: dict[str, list[dict[str, Figures]]] = {title: [] for title in wanted}

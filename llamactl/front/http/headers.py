@@ -1,6 +1,6 @@
 """Which headers travel on, and which end here? The one place that decides it, for both directions.
 
-A head is written anew, never passed on: fields that describe one connection (RFC 9110 7.6.1), and the framing, are
+A head is rewritten, never passed on: fields that describe one connection (RFC 9110 7.6.1), and the framing, are
 ours on either side. Fields that `Connection` names are dropped too, or a client could smuggle one past us by naming
 it. What is formatted is remembered in the head itself, because most heads of a connection are equal.
 """

@@ -21,7 +21,7 @@ MAX_REQUEST_BYTES = 32 << 20
 MAX_PROPERTIES = 500
 """Of one object in a schema."""
 MAX_ANSWER_BYTES = 4 << 20
-"""What is parsed is parsed anew with each text that is added."""
+"""What is parsed is parsed again with each text that is added."""
 
 
 class TemplateInfo(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@ Python loop over the vocabulary.
 
 `llama_sampler_sample` does the same inside of llama.cpp and is what runs for most tokens: this array is for the rest,
 that is for grammars and for requests that ask for probabilities. Samplers sort, shorten and replace the array, so it is
-filled anew for each use.
+filled again for each use.
 """
 
 import ctypes

@@ -361,7 +361,7 @@ class Api:
     async def _show_metrics(self, _request: Request) -> Response:
         words = self._last_words
         text = format_metrics(words.figures if words is not None else read_figures(self._require_service()))
-        # llama-server's: whoever sees counters begin anew learns why.
+        # llama-server's: whoever sees counters begin again learns why.
         headers = {"Process-Start-Time-Unix": str(self._started_s)}
         return Response(text, media_type=METRICS_TYPE, headers=headers)
 

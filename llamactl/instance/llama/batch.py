@@ -1,5 +1,5 @@
 """How do tokens of several sequences get into one llama_decode? Through arrays that are filled in place and never
-allocated anew.
+allocated again.
 
 Slices of ctypes arrays are assigned in C: a prompt of 512 tokens costs some microseconds, where element by element it
 would cost a millisecond.

@@ -10,7 +10,7 @@ from llamactl.instance.llama.library import llama
 
 
 class EmbeddingBatch:
-    """A llama_batch of embeddings of one sequence, made anew for each decode: these are few."""
+    """A llama_batch of embeddings of one sequence, newly made for each decode: these are few."""
 
     def __init__(
         self, seq_id: int, embeddings: Any, n_embd: int, positions: Sequence[Sequence[int]], first: int

@@ -295,7 +295,7 @@ def test_reload_without_changes_says_so() -> None:
 
 def test_reload_tells_whose_files_were_replaced() -> None:
     result, _ = ask(answer(ReloadResult(id=1, replaced=("a", "b"))), "reload")
-    assert (result.status, result.out) == (0, "files replaced, measured anew: a, b\n")
+    assert (result.status, result.out) == (0, "files replaced, measured again: a, b\n")
 
 
 def test_reload_as_json() -> None:

@@ -92,8 +92,8 @@ def test_client_that_comes_back_gets_what_it_missed(stage: Any) -> None:
             ("model_status", "unloaded"),
             ("status_change", "unloaded"),
         ]
-        anew = await watch(world, "Last-Event-ID: elsewhere-1")
-        assert (await anew.read())[1] == "snapshot"
+        again = await watch(world, "Last-Event-ID: elsewhere-1")
+        assert (await again.read())[1] == "snapshot"
 
     stage(scenario)
 

@@ -280,7 +280,7 @@ def test_device_that_goes_away_and_comes_back_is_noticed(llamactl: Llamactl, dev
         measure(llamactl, "a", "c")
     llamactl.write_settings(**ALONE, refresh="1ms")
     llamactl.cli("reload")
-    # Before the decision the devices are listed anew, and what is gone is said.
+    # Before the decision the devices are listed again, and what is gone is said.
     refused = llamactl.cli("load", "c", status=1)
     assert server in refused.stderr
     gone = llamactl.read_events("device_gone")

@@ -125,7 +125,7 @@ def test_host_memory_that_another_process_takes_is_not_promised(llamactl: Llamac
 
 @pytest.fixture
 def gpu(llamactl: Llamactl, tiny: dict[str, Path]) -> Iterator[Llamactl]:
-    """Models that take SIZE each on a scripted device of TOTAL, which is read anew before each load."""
+    """Models that take SIZE each on a scripted device of TOTAL, which is read again before each load."""
     EXTERNAL.write_text("0")
     llamactl.use_gpu_script()
     llamactl.write_settings(margin=0, min_resident=0, refresh="1ms", measure_timeout="2s")

@@ -65,7 +65,7 @@ def test_reload_says_whose_files_were_replaced_and_measures_them_anew(
     assert measured.cli("reload").stdout == "nothing has changed\n"
     cursor = journal.acquire_cursor()
     put(files["big"], place / "rf.gguf")
-    assert measured.cli("reload").stdout == "files replaced, measured anew: rf\n"
+    assert measured.cli("reload").stdout == "files replaced, measured again: rf\n"
     journal.wait_entry(cursor, LLAMACTL_EVENT="model_measured", LLAMACTL_MODEL="rf")
     assert list_minima(measured, "rf") > BIG
     refused = measured.cli("load", "rf", status=5)

@@ -396,7 +396,7 @@ def test_failed_measurement_is_made_again_with_another_time_out() -> None:
     assert bench.measured() == ["a"]
 
 
-def test_measurement_that_runs_in_a_unit_that_has_changed_is_made_anew() -> None:
+def test_measurement_that_runs_in_a_unit_that_has_changed_is_made_again() -> None:
     bench = Bench(make_settings("a", extra={"SupplementaryGroups": "nosuchgroup"}))
     bench.do(Configured(make_config(make_settings("a"))))
     assert [effect.model for effect in bench.list_last(StopMeasure)] == ["a"]

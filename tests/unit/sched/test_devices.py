@@ -268,14 +268,14 @@ def test_cached_figures_do_not_calibrate_and_end_the_measurement() -> None:
 
 def test_who_asks_for_a_measurement_gets_no_cached_one() -> None:
     bench = Bench(make_settings("a"))
-    assert [start.anew for start in bench.list_all(StartMeasure)] == [False]
+    assert [start.ignores_cache for start in bench.list_all(StartMeasure)] == [False]
     waiter = bench.make_waiter(90)
     bench.do(MeasureRequested(waiter, "a"))
     figures = make_breakdown(total=100, free=100, G0=30)
     bench.do(MeasureReported("a", figures, figures, cached=True))
     bench.do(MeasureEnded("a"))
     assert bench.completed() == []
-    assert [start.anew for start in bench.list_last(StartMeasure)] == [True]
+    assert [start.ignores_cache for start in bench.list_last(StartMeasure)] == [True]
     bench.do(MeasureReported("a", figures, figures))
     assert bench.completed() == [waiter]
 
@@ -283,7 +283,7 @@ def test_who_asks_for_a_measurement_gets_no_cached_one() -> None:
 def test_changed_settings_may_be_answered_from_the_cache() -> None:
     bench = make_bench("a")
     bench.do(Configured(make_config(make_settings("a", ctx=512))))
-    assert [start.anew for start in bench.list_last(StartMeasure)] == [False]
+    assert [start.ignores_cache for start in bench.list_last(StartMeasure)] == [False]
 
 
 def test_fitting_leaves_the_larger_of_both_margins() -> None:

@@ -193,7 +193,7 @@ def test_an_order_to_wake_that_was_lost_is_given_again() -> None:
     assert woken(bench) == ["a"]
 
 
-def test_settings_that_changed_while_it_slept_make_it_load_anew() -> None:
+def test_settings_that_changed_while_it_slept_make_it_load_again() -> None:
     bench = make_bench("a")
     bench.bring_up("a")
     put_to_sleep(bench, "a")

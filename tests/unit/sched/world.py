@@ -164,7 +164,7 @@ class World:
             self.apply_effect(effect)
 
     def check_settled(self) -> None:
-        """Only what may have changed is decided anew after an event. Deciding everything must come to the same."""
+        """Only what may have changed is decided again after an event. Deciding everything must come to the same."""
         deadline = self.scheduler.next_deadline()
         if deadline is None or deadline > self.now:
             more = copy.deepcopy(self.scheduler).decide_again(self.now)
@@ -185,8 +185,8 @@ class World:
                 unit = self.find(effect.model, effect.generation)
                 status = self.scheduler.model_status(effect.model)
                 if unit is not None and status is not None and status.pinned:
-                    anew = status.queued > 0  # it sleeps, and its settings have changed
-                    assert anew or effect.model in self.unloading, f"{effect.model} is pinned, and asked to stop"
+                    again = status.queued > 0  # it sleeps, and its settings have changed
+                    assert again or effect.model in self.unloading, f"{effect.model} is pinned, and asked to stop"
                 channel = self.channel(effect.model)
                 live = (ChildState.READY, ChildState.STOPPING, ChildState.SLEEPING)
                 agrees = unit is not None and unit.connected and not unit.requests and unit.state in live
