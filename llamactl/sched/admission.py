@@ -30,7 +30,7 @@ from llamactl.protocol.values import MemoryStatus, Note, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.breakdowns import HOST, add_bytes, list_claimed_devices
 from llamactl.sched.core import Core
-from llamactl.sched.events import OrderWake, StartInstance
+from llamactl.sched.effects import OrderWake, StartInstance
 from llamactl.sched.evict import Demand, Outcome, Plan, choose_drains
 from llamactl.sched.instances import Instance, Model, StopReason
 from llamactl.sched.load_plan import record_plan

@@ -15,13 +15,7 @@ from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched import explain
 from llamactl.sched.breakdowns import strip_harmless, strip_unmeasured, sum_per_account
 from llamactl.sched.core import Core, Recovery
-from llamactl.sched.events import (
-    Configured,
-    FrontAnnounced,
-    InstanceFound,
-    LeaseAnnounced,
-    RecoveryBegan,
-)
+from llamactl.sched.events import Configured, FrontAnnounced, InstanceFound, LeaseAnnounced, RecoveryBegan
 from llamactl.sched.instances import Instance, Lease, Model, StopReason
 from llamactl.sched.lifecycle import refuse_ended
 from llamactl.sched.measuring import drop_measurement, queue_unmeasured

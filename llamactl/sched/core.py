@@ -14,7 +14,8 @@ import msgspec
 from llamactl.journal_events import JournalEvent
 from llamactl.protocol.control_socket import Done, Failure, LeaseGone, Progress, Recall, RecallCancelled
 from llamactl.protocol.values import Stage, State
-from llamactl.sched.events import Effect, Holder, Notify, Record, Tell, Waiter
+from llamactl.sched.effects import Effect, Notify, Record, Tell
+from llamactl.sched.events import Holder, Waiter
 from llamactl.sched.instances import Instance, Model
 from llamactl.sched.ledger import Ledger
 from llamactl.sched.queue import Entry, LoadQueue, MeasureQueue

@@ -8,7 +8,8 @@ import msgspec
 
 from llamactl.protocol.values import State
 from llamactl.sched.core import Core
-from llamactl.sched.events import GrantLease, SendNote, Waiter
+from llamactl.sched.effects import GrantLease, SendNote
+from llamactl.sched.events import Waiter
 from llamactl.sched.instances import Instance, Lease, Model
 from llamactl.sched.recheck import Scope
 

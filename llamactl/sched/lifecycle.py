@@ -14,7 +14,8 @@ from llamactl.sched import explain
 from llamactl.sched.breakdowns import list_device_rows, sum_per_account
 from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
-from llamactl.sched.events import InstanceDisconnected, InstanceEnded, InstanceReported, SendNote
+from llamactl.sched.effects import SendNote
+from llamactl.sched.events import InstanceDisconnected, InstanceEnded, InstanceReported
 from llamactl.sched.granting import serve_waiters
 from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, StopReason
 from llamactl.sched.measuring import mark_counted_as_external, measure_after_load, stop_using_extra_bufts

@@ -15,7 +15,8 @@ from llamactl.sched.admission import get_host_headroom, is_to_be_measured, list_
 from llamactl.sched.breakdowns import HOST, list_claimed_devices, list_device_rows
 from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
-from llamactl.sched.events import MeasureEnded, MeasureReported, StartMeasure, StopMeasure, Tell
+from llamactl.sched.effects import StartMeasure, StopMeasure, Tell
+from llamactl.sched.events import MeasureEnded, MeasureReported
 from llamactl.sched.instances import Model
 from llamactl.sched.placement_options import get_needs
 from llamactl.sched.recheck import Scope

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from llamactl.sched.breakdowns import HOST
 from llamactl.sched.core import Core
-from llamactl.sched.events import LookAtFiles, ReadDevices
+from llamactl.sched.effects import LookAtFiles, ReadDevices
 from llamactl.sched.instances import Model
 from llamactl.sched.queue import Entry
 

@@ -27,6 +27,7 @@ from llamactl.sched import (
 )
 from llamactl.sched.admission import admit_head, admit_loads, admit_new
 from llamactl.sched.core import Core
+from llamactl.sched.effects import Effect
 from llamactl.sched.instances import Lease, Model, StopReason
 from llamactl.sched.recheck import Agenda, Scope
 from llamactl.sched.shares import share_processors
@@ -42,7 +43,7 @@ class Scheduler:
         self._core = Core()
         self._deadline_s: float | None = None
 
-    def handle(self, event: events.Event, now: float) -> list[events.Effect]:
+    def handle(self, event: events.Event, now: float) -> list[Effect]:
         """Take a fact, and say what shall be done. Late and senseless events change nothing."""
         core = self._core
         _HANDLERS[type(event)](core, event, now)
@@ -111,7 +112,7 @@ class Scheduler:
         """Models whose loads wait, in order."""
         return status.list_waiting(self._core)
 
-    def decide_again(self, now: float) -> list[events.Effect]:
+    def decide_again(self, now: float) -> list[Effect]:
         """For tests: decide everything again though nothing has happened. Must want nothing."""
         self._core.recheck(Scope.ALL)
         return self.handle(events.Tick(), now)

@@ -7,7 +7,7 @@ nothing, and hears of it with its next request.
 
 from llamactl.protocol.values import Breakdown, RowKind
 from llamactl.sched.core import Core
-from llamactl.sched.events import ShareProcessors
+from llamactl.sched.effects import ShareProcessors
 from llamactl.sched.instances import Instance
 
 _HOST_PART = 4

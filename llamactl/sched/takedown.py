@@ -15,15 +15,8 @@ from llamactl.journal_events import JournalEvent
 from llamactl.protocol.control_socket import Progress, Recall, RecallCancelled
 from llamactl.protocol.values import Stage, State
 from llamactl.sched.core import Core
-from llamactl.sched.events import (
-    Holder,
-    OrderSleep,
-    OrderStop,
-    RecallAnswered,
-    SleepAnswered,
-    StopAnswered,
-    StopUnit,
-)
+from llamactl.sched.effects import OrderSleep, OrderStop, StopUnit
+from llamactl.sched.events import Holder, RecallAnswered, SleepAnswered, StopAnswered
 from llamactl.sched.granting import send_note, serve_waiters
 from llamactl.sched.instances import RECALL_S, Instance, Lease, Model, StopReason, Takedown
 from llamactl.sched.recheck import Scope

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from llamactl.journal_events import JournalEvent
 from llamactl.protocol.descriptions import ModelCounters
-from llamactl.sched.events import Record
+from llamactl.sched.effects import Record
 
 
 @dataclass

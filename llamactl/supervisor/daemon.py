@@ -32,7 +32,7 @@ from llamactl.settings import ModelSettings
 from llamactl.supervisor.children import Child, Children
 from llamactl.supervisor.configuration import Configuration, describe_reload, log_reload
 from llamactl.supervisor.control_server import Control
-from llamactl.supervisor.effects import EffectRunner
+from llamactl.supervisor.effect_runner import EffectRunner
 from llamactl.supervisor.file_looks import FileLooks
 from llamactl.supervisor.host_memory import acquire_host_memory
 from llamactl.supervisor.measurements import Measurements

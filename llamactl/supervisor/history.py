@@ -14,7 +14,7 @@ import msgspec
 from llamactl.journal_events import JournalEvent
 from llamactl.protocol.descriptions import Decision, Ending
 from llamactl.quantities import format_bytes
-from llamactl.sched.events import Record
+from llamactl.sched.effects import Record
 from llamactl.sched.instances import StopReason
 
 MAX_DECISIONS = 5

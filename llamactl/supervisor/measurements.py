@@ -20,7 +20,7 @@ from llamactl.names import Role, format_slug
 from llamactl.paths import Paths
 from llamactl.protocol.report_socket import ChildState, Report
 from llamactl.protocol.values import DeviceList, LoadFailure, Row
-from llamactl.sched import events
+from llamactl.sched import effects, events
 from llamactl.sched.breakdowns import get_rpc_server, hides_devices
 from llamactl.settings import Config, ModelSettings
 from llamactl.supervisor.children import Child
@@ -58,7 +58,7 @@ class _Stage(Enum):
 class _Wanted:
     """The measurement that the scheduler waits for."""
 
-    effect: events.StartMeasure
+    effect: effects.StartMeasure
     stage: _Stage = _Stage.LOOK_UP
     parts: KeyParts | None = None
     entry: Entry | None = None
@@ -101,7 +101,7 @@ class Measurements:
 
     # --- what the scheduler wants ---
 
-    def start(self, effect: events.StartMeasure) -> None:
+    def start(self, effect: effects.StartMeasure) -> None:
         """Answer from the cache where that holds, else by a child."""
         self._wanted = _Wanted(effect)
         self._tasks.spawn(self._look_up(self._wanted))
@@ -117,7 +117,7 @@ class Measurements:
             self._wanted = None
             self._dispatch(events.MeasureEnded(model))
 
-    def read_devices(self, effect: events.ReadDevices) -> None:
+    def read_devices(self, effect: effects.ReadDevices) -> None:
         """Have a child list devices: only what is free where all those named are known, else all."""
         known = all(name in self._ids for name in effect.names)
         self._list_devices({name: self._ids[name] for name in effect.names} if known else {})

@@ -26,7 +26,7 @@ from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit
 from llamactl.paths import Paths
 from llamactl.protocol.report_socket import ChildRole
 from llamactl.protocol.values import LoadFailure
-from llamactl.sched.events import StartInstance, StartMeasure
+from llamactl.sched.effects import StartInstance, StartMeasure
 from llamactl.settings import GlobalSettings, ModelSettings, decode_spec
 from llamactl.share import python_paths
 from llamactl.supervisor.last_log_lines import acquire_last_log_lines

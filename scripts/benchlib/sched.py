@@ -13,6 +13,7 @@ from benchlib.report import Result
 from llamactl.protocol.control_socket import Failure, Recall
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Breakdown, Row, RowKind
+from llamactl.sched import effects as fx
 from llamactl.sched import events as ev
 from llamactl.sched.scheduler import Scheduler
 from llamactl.settings import Config, GlobalSettings, ModelSettings
@@ -119,22 +120,22 @@ class _Crowd:
             self._answer(effect)
         return taken
 
-    def _answer(self, effect: ev.Effect) -> None:
+    def _answer(self, effect: fx.Effect) -> None:
         match effect:
-            case ev.StartInstance():
+            case fx.StartInstance():
                 self.loads += 1
                 name = effect.settings.name
                 self.inbox.append(ev.InstanceReported(name, effect.generation, ChildState.READY, facts=None))
-            case ev.OrderStop():
+            case fx.OrderStop():
                 self.inbox.append(ev.StopAnswered(effect.model, effect.generation, True))
-            case ev.StopUnit():
+            case fx.StopUnit():
                 self.inbox.append(ev.InstanceEnded(effect.model, effect.generation))
-            case ev.Notify(holder, Recall() as recall):
+            case fx.Notify(holder, Recall() as recall):
                 answer = ev.RecallAnswered(holder, recall.model, recall.generation, True, self._now, recall.id)
                 self.inbox.append(answer)
-            case ev.GrantLease():
+            case fx.GrantLease():
                 self.waiting -= 1
                 self.granted += 1
                 self.inbox.append(ev.LeaseIdle(effect.waiter[0], effect.model, effect.generation, self._now))
-            case ev.Tell(message=Failure()):
+            case fx.Tell(message=Failure()):
                 self.waiting -= 1

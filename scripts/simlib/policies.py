@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from llamactl.protocol.control_socket import Failure, Recall, RecallCancelled
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Breakdown, Row, RowKind
-from llamactl.sched import events
+from llamactl.sched import effects, events
 from llamactl.sched.scheduler import Scheduler
 from llamactl.settings import Config, GlobalSettings, ModelSettings
 from simlib.world import DEVICE_BYTES, MARGIN_BYTES, STOP_S, Machine, Outcome, Request, Trace
@@ -126,13 +126,13 @@ class LlamactlPolicy(Policy):
             self.tick_s = deadline_s
             self.clock.at(deadline_s, lambda: self.dispatch(events.Tick()))
 
-    def apply(self, effect: events.Effect) -> Iterable[events.Event]:
+    def apply(self, effect: effects.Effect) -> Iterable[events.Event]:
         match effect:
-            case events.StartMeasure(settings=settings):
+            case effects.StartMeasure(settings=settings):
                 breakdown = self.describe(settings.name)
                 yield events.MeasureReported(settings.name, breakdown, breakdown)
                 yield events.MeasureEnded(settings.name)
-            case events.ReadDevices(names=names):
+            case effects.ReadDevices(names=names):
                 used = self.machine.used
                 rows = (
                     Row(kind=RowKind.DEVICE, name=name, total=DEVICE_BYTES, free=DEVICE_BYTES - used.get(name, 0))
@@ -140,7 +140,7 @@ class LlamactlPolicy(Policy):
                 )
                 yield events.DevicesRead(tuple(rows), cheap=True)
                 yield events.DevicesReadEnded()
-            case events.StartInstance(settings=settings, generation=generation):
+            case effects.StartInstance(settings=settings, generation=generation):
                 self.generations[settings.name] = generation
                 taken = self.machine.take(settings.name)
                 assert taken, "the accounts let a load through that does not fit"
@@ -148,13 +148,13 @@ class LlamactlPolicy(Policy):
                     self.machine.trace.models[settings.name].load_s,
                     lambda: self.handle_loaded(settings.name, generation),
                 )
-            case events.GrantLease(waiter=waiter, model=model, generation=generation):
+            case effects.GrantLease(waiter=waiter, model=model, generation=generation):
                 self.leases[model] = generation
                 self.draining.discard(model)
                 self.machine.begin(model, self.waiting.pop(waiter))
-            case events.Tell(waiter=waiter, message=Failure()):
+            case effects.Tell(waiter=waiter, message=Failure()):
                 self.machine.fail(self.waiting.pop(waiter))
-            case events.Notify(message=Recall(model=model, generation=generation, drain=drain)):
+            case effects.Notify(message=Recall(model=model, generation=generation, drain=drain)):
                 if self.leases.get(model) != generation:
                     yield events.RecallAnswered(FRONT, model, generation, True, self.clock.now)
                 elif not self.machine.running.get(model):
@@ -164,14 +164,14 @@ class LlamactlPolicy(Policy):
                     if drain:
                         self.draining.add(model)
                     yield events.RecallAnswered(FRONT, model, generation, False)
-            case events.Notify(message=RecallCancelled(model=model)):
+            case effects.Notify(message=RecallCancelled(model=model)):
                 self.draining.discard(model)
                 for request in self.held_back.pop(model, []):
                     self.clock.after(0.0, lambda request=request: self.handle_request(request))  # type: ignore[misc]
-            case events.OrderStop(model=model, generation=generation):
+            case effects.OrderStop(model=model, generation=generation):
                 self.evicting.add(model)
                 yield events.StopAnswered(model, generation, not self.machine.running.get(model))
-            case events.StopUnit(model=model, generation=generation):
+            case effects.StopUnit(model=model, generation=generation):
                 assert not self.machine.running.get(model), "a busy model was stopped"
                 self.clock.after(STOP_S, lambda: self.handle_stopped(model, generation))
             case _:

@@ -12,11 +12,20 @@ from llamactl.protocol.control_socket import Done, Failure, MeasureResult, Progr
 from llamactl.protocol.descriptions import ModelStatus
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Breakdown, Facts, LoadFailure, Note, Row, RowKind, Stage
+from llamactl.sched.effects import (
+    Effect,
+    GrantLease,
+    Notify,
+    OrderStop,
+    Record,
+    StartInstance,
+    StartMeasure,
+    StopUnit,
+    Tell,
+)
 from llamactl.sched.events import (
     Configured,
-    Effect,
     Event,
-    GrantLease,
     InstanceEnded,
     InstanceFound,
     InstanceReported,
@@ -25,16 +34,9 @@ from llamactl.sched.events import (
     LoadRequested,
     MeasureEnded,
     MeasureReported,
-    Notify,
-    OrderStop,
     RecallAnswered,
-    Record,
     RecoveryBegan,
-    StartInstance,
-    StartMeasure,
     StopAnswered,
-    StopUnit,
-    Tell,
     Tick,
     UnloadRequested,
     Waiter,

@@ -5,15 +5,8 @@ import msgspec
 from llamactl.protocol.control_socket import Progress, RecallCancelled
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Facts, MemoryStatus, ModelMemory, Stage
-from llamactl.sched.events import (
-    Configured,
-    MeasureEnded,
-    MeasureReported,
-    MeasureRequested,
-    StartMeasure,
-    StopMeasure,
-    WaiterGone,
-)
+from llamactl.sched.effects import StartMeasure, StopMeasure
+from llamactl.sched.events import Configured, MeasureEnded, MeasureReported, MeasureRequested, WaiterGone
 from llamactl.settings import InvalidModel
 from tests.unit.sched.bench import CRASH, Bench, make_breakdown, make_config, make_settings, tell_progress
 

@@ -4,6 +4,7 @@ import pytest
 
 from llamactl.protocol.control_socket import Failure
 from llamactl.protocol.values import Row, RowKind
+from llamactl.sched.effects import ReadDevices, StartMeasure, Tell
 from llamactl.sched.events import (
     Configured,
     DevicesRead,
@@ -12,9 +13,6 @@ from llamactl.sched.events import (
     MeasureEnded,
     MeasureReported,
     MeasureRequested,
-    ReadDevices,
-    StartMeasure,
-    Tell,
 )
 from llamactl.sched.readings import CHEAP_REFRESH_S
 from tests.unit.sched.bench import Bench, make_breakdown, make_config, make_settings

@@ -6,9 +6,9 @@ from llamactl.errors import ErrorCode
 from llamactl.protocol.control_socket import LeaseGone, Progress
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Facts, LoadFailure
+from llamactl.sched.effects import Effect, Notify, Record, StartInstance, StartMeasure, StopUnit
 from llamactl.sched.events import (
     ConnectionGone,
-    Effect,
     Event,
     FrontAnnounced,
     HostRead,
@@ -21,13 +21,8 @@ from llamactl.sched.events import (
     LoadRequested,
     MeasureEnded,
     MeasureReported,
-    Notify,
     RecallAnswered,
-    Record,
-    StartInstance,
-    StartMeasure,
     StopAnswered,
-    StopUnit,
     Tick,
     WaiterGone,
 )

@@ -4,16 +4,14 @@ import pytest
 
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import LoadFailure, MemoryStatus, Note
+from llamactl.sched.effects import LookAtFiles, StartInstance, StopMeasure
 from llamactl.sched.events import (
     Configured,
     FilesSeen,
     InstanceReported,
-    LookAtFiles,
     MeasureEnded,
     MeasureReported,
     MeasureRequested,
-    StartInstance,
-    StopMeasure,
 )
 from tests.unit.sched.bench import Bench, make_breakdown, make_config, make_settings
 

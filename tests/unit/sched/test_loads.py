@@ -3,16 +3,8 @@
 from llamactl.protocol.control_socket import LeaseGone, Progress, RecallCancelled
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import LoadFailure, Stage
-from llamactl.sched.events import (
-    Configured,
-    ConnectionGone,
-    LeaseBusy,
-    Record,
-    SendNote,
-    StartInstance,
-    UnloadRequested,
-    WaiterGone,
-)
+from llamactl.sched.effects import Record, SendNote, StartInstance
+from llamactl.sched.events import Configured, ConnectionGone, LeaseBusy, UnloadRequested, WaiterGone
 from tests.unit.sched.bench import Bench, make_config, make_settings, tell_progress
 
 

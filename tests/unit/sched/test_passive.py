@@ -2,7 +2,8 @@
 
 from llamactl.protocol.control_socket import Failure
 from llamactl.protocol.report_socket import ChildState
-from llamactl.sched.events import StartInstance, Tell, WaiterGone
+from llamactl.sched.effects import StartInstance, Tell
+from llamactl.sched.events import WaiterGone
 from tests.unit.sched.test_loads import make_bench
 
 

@@ -7,7 +7,8 @@ import pytest
 from llamactl.protocol.control_socket import Recall
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Note
-from llamactl.sched.events import LeaseIdle, Notify, PinRequested, SendNote
+from llamactl.sched.effects import Notify, SendNote
+from llamactl.sched.events import LeaseIdle, PinRequested
 from tests.unit.sched.bench import Bench, make_settings
 
 

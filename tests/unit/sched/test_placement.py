@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from llamactl.protocol.report_socket import ChildState
 from llamactl.sched.breakdowns import HOST, sum_per_account
-from llamactl.sched.events import InstanceFound, StartInstance
+from llamactl.sched.effects import StartInstance
+from llamactl.sched.events import InstanceFound
 from llamactl.sched.evict import Candidate, Demand, Outcome, choose_victims
 from llamactl.sched.placement import Choice, Option, choose_placement, list_options, may_choose
 from tests.unit.sched.bench import Bench, make_breakdown, make_settings

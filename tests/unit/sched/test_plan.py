@@ -7,7 +7,8 @@ import pytest
 from llamactl.protocol.descriptions import LoadPlan
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import MemoryStatus
-from llamactl.sched.events import OrderStop, StartInstance, StartMeasure, Tick
+from llamactl.sched.effects import OrderStop, StartInstance, StartMeasure
+from llamactl.sched.events import Tick
 from tests.unit.sched.bench import Bench, make_breakdown, make_settings
 
 

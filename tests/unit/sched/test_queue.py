@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from llamactl.protocol.report_socket import ChildState
-from llamactl.sched.events import LeaseBusy, RecallAnswered, StartInstance
+from llamactl.sched.effects import StartInstance
+from llamactl.sched.events import LeaseBusy, RecallAnswered
 from tests.unit.sched.bench import CRASH, Bench, make_settings
 
 

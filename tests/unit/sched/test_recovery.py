@@ -7,6 +7,7 @@ import pytest
 from llamactl.protocol.control_socket import LeaseGone
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Note
+from llamactl.sched.effects import Notify, SendNote, StartInstance
 from llamactl.sched.events import (
     Event,
     FrontAnnounced,
@@ -14,9 +15,6 @@ from llamactl.sched.events import (
     InstanceReported,
     LeaseAnnounced,
     MeasureReported,
-    Notify,
-    SendNote,
-    StartInstance,
     WaiterGone,
 )
 from tests.unit.sched.bench import CRASH, Bench, make_breakdown, make_settings

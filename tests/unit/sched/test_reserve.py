@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from llamactl.protocol.report_socket import ChildState
-from llamactl.sched.events import OrderWake, StartInstance, StartMeasure
+from llamactl.sched.effects import OrderWake, StartInstance, StartMeasure
 from llamactl.sched.reserve import DRIVER_BYTES
 from tests.unit.sched.bench import Bench, make_breakdown, make_settings
 

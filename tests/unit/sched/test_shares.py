@@ -3,7 +3,8 @@
 import pytest
 
 from llamactl.protocol.report_socket import ChildState
-from llamactl.sched.events import ConnectionGone, InstanceDisconnected, LeaseBusy, ShareProcessors
+from llamactl.sched.effects import ShareProcessors
+from llamactl.sched.events import ConnectionGone, InstanceDisconnected, LeaseBusy
 from llamactl.sched.shares import computes_on_processors
 from tests.unit.sched.bench import CRASH, Bench, make_breakdown, make_settings
 

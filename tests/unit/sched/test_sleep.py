@@ -8,6 +8,7 @@ import pytest
 from llamactl.protocol.control_socket import LeaseGone
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Note
+from llamactl.sched.effects import OrderSleep, OrderStop, OrderWake
 from llamactl.sched.events import (
     Configured,
     InstanceDisconnected,
@@ -16,9 +17,6 @@ from llamactl.sched.events import (
     LeaseAnnounced,
     LeaseBusy,
     LeaseIdle,
-    OrderSleep,
-    OrderStop,
-    OrderWake,
     SleepAnswered,
     WaiterGone,
 )

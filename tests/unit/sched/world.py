@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from llamactl.protocol.control_socket import LeaseGone, Progress, Recall, RecallCancelled
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Breakdown, LoadFailure, Note, Row, RowKind
+from llamactl.sched import effects as fx
 from llamactl.sched import events as ev
 from llamactl.sched.breakdowns import is_self_fitting
 from llamactl.sched.scheduler import Scheduler
@@ -72,7 +73,7 @@ class Front:
     """Request id -> model, at the supervisor."""
     held_back: list[str] = field(default_factory=list)
     """Requests for models whose lease drains."""
-    inbox: deque[ev.Effect] = field(default_factory=deque)
+    inbox: deque[fx.Effect] = field(default_factory=deque)
     outbox: deque[ev.Event] = field(default_factory=deque)
 
 
@@ -169,19 +170,19 @@ class World:
         if deadline is None or deadline > self.now:
             more = copy.deepcopy(self.scheduler).decide_again(self.now)
             # What is known of a device grows old by itself.
-            asks = any(isinstance(effect, ev.ReadDevices | ev.LookAtFiles) for effect in more)
+            asks = any(isinstance(effect, fx.ReadDevices | fx.LookAtFiles) for effect in more)
             assert asks or not more, f"something was left undecided: {more}"
 
-    def apply_effect(self, effect: ev.Effect) -> None:
+    def apply_effect(self, effect: fx.Effect) -> None:
         match effect:
-            case ev.StartInstance():
+            case fx.StartInstance():
                 self.start_unit(effect)
-            case ev.StopUnit():
+            case fx.StopUnit():
                 unit = self.find(effect.model, effect.generation)
                 if unit is not None:
                     assert not unit.requests or effect.model in self.may_cut, f"{effect.model} was cut"
                     unit.stop_ordered = True
-            case ev.OrderStop():
+            case fx.OrderStop():
                 unit = self.find(effect.model, effect.generation)
                 status = self.scheduler.model_status(effect.model)
                 if unit is not None and status is not None and status.pinned:
@@ -193,13 +194,13 @@ class World:
                 if unit is not None and agrees:
                     unit.state, unit.sleep_ordered = ChildState.STOPPING, False
                 channel.append(ev.StopAnswered(effect.model, effect.generation, agrees))
-            case ev.OrderSleep():
+            case fx.OrderSleep():
                 unit = self.find(effect.model, effect.generation)
                 agrees = unit is not None and unit.connected and not unit.requests and unit.state is ChildState.READY
                 if unit is not None and agrees:
                     unit.state, unit.sleep_ordered = ChildState.SLEEPING, True
                 self.channel(effect.model).append(ev.SleepAnswered(effect.model, effect.generation, agrees))
-            case ev.OrderWake():
+            case fx.OrderWake():
                 unit = self.find(effect.model, effect.generation)
                 if unit is not None and unit.connected and unit.state is ChildState.SLEEPING:
                     if self.knows_file(effect.model) and unit.note is not None and unit.note.files:
@@ -211,47 +212,47 @@ class World:
                     unit.surprising = not self.knows_file(effect.model)
                     unit.effective = None
                     unit.allocated.pop("Host", None)
-            case ev.SendNote():
+            case fx.SendNote():
                 unit = self.find(effect.model, effect.generation)
                 if unit is not None and unit.connected:
                     unit.note = effect.note
-            case ev.StartMeasure():
+            case fx.StartMeasure():
                 assert self.measuring is None, "two measure children at a time"
                 self.measuring = effect.settings
                 self.unit_events.append(self.look(effect.settings.name, measuring=True))
-            case ev.StopMeasure():
+            case fx.StopMeasure():
                 if self.measuring is not None and self.measuring.name == effect.model:
                     self.unit_events.append(ev.MeasureEnded(effect.model, "stopped"))
                     self.measuring = None
-            case ev.LookAtFiles():
+            case fx.LookAtFiles():
                 self.unit_events.append(self.look(effect.settings.name))
-            case ev.ReadDevices():
+            case fx.ReadDevices():
                 if self.choose(4):
                     rows = self.make_breakdown({}).devices[:-1]
                     self.unit_events.append(ev.DevicesRead(rows, complete=True))
                 self.unit_events.append(ev.DevicesReadEnded())
-            case ev.Notify(holder=holder):
+            case fx.Notify(holder=holder):
                 for front in self.fronts:
                     if front.holder == holder:
                         front.inbox.append(effect)
-            case ev.Tell(message=Progress()):
+            case fx.Tell(message=Progress()):
                 assert effect.waiter in self.open, f"progress for {effect.waiter}, which waits for nothing"
-            case ev.GrantLease() | ev.Tell():
+            case fx.GrantLease() | fx.Tell():
                 self.answer(effect)
-            case ev.Record():
+            case fx.Record():
                 assert all(isinstance(v, int) for k, v in effect.fields.items() if k.endswith("_bytes")), effect
 
-    def answer(self, effect: ev.GrantLease | ev.Tell) -> None:
+    def answer(self, effect: fx.GrantLease | fx.Tell) -> None:
         assert effect.waiter in self.open, f"{effect} answers somebody who waits for nothing"
         self.open.remove(effect.waiter)
         if self.cli.pop(effect.waiter, None) is not None:
-            assert not isinstance(effect, ev.GrantLease)
+            assert not isinstance(effect, fx.GrantLease)
             return
         for front in self.fronts:
             if front.holder == effect.waiter[0]:
                 front.inbox.append(effect)
 
-    def start_unit(self, effect: ev.StartInstance) -> None:
+    def start_unit(self, effect: fx.StartInstance) -> None:
         name = effect.settings.name
         assert name not in self.units, f"{name} is started twice"
         limit = self.config.settings.max_loaded
@@ -495,7 +496,7 @@ class World:
     def read_inbox(self, front: Front) -> None:
         effect = front.inbox.popleft()
         match effect:
-            case ev.GrantLease(waiter=(_, request), model=model, generation=generation):
+            case fx.GrantLease(waiter=(_, request), model=model, generation=generation):
                 lease = front.leases.get(model)
                 if lease is None or lease.generation != generation:
                     lease = front.leases[model] = Lease(generation)
@@ -503,9 +504,9 @@ class World:
                     self.run_request(front, model, lease, granted=True)
                 elif lease.running == 0:
                     front.outbox.append(ev.LeaseIdle(front.holder, model, generation, self.now))
-            case ev.Tell(waiter=(_, request)):
+            case fx.Tell(waiter=(_, request)):
                 front.waiting.pop(request, None)
-            case ev.Notify(message=Recall(model=model, generation=generation, drain=drain, id=recall)):
+            case fx.Notify(message=Recall(model=model, generation=generation, drain=drain, id=recall)):
                 lease = front.leases.get(model)
                 if lease is not None and lease.generation == generation:
                     lease.recall = recall
@@ -518,12 +519,12 @@ class World:
                 else:
                     lease.draining = lease.draining or drain
                     front.outbox.append(ev.RecallAnswered(front.holder, model, generation, False, recall=recall))
-            case ev.Notify(message=RecallCancelled(model=model, generation=generation)):
+            case fx.Notify(message=RecallCancelled(model=model, generation=generation)):
                 lease = front.leases.get(model)
                 if lease is not None and lease.generation == generation:
                     lease.draining = False
                     self.go_on(front, model)
-            case ev.Notify(message=LeaseGone(model=model, generation=generation)):
+            case fx.Notify(message=LeaseGone(model=model, generation=generation)):
                 lease = front.leases.get(model)
                 if lease is not None and lease.generation == generation:
                     unit = self.find(model, generation)

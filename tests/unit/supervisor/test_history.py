@@ -1,7 +1,7 @@
 """What `status` tells of the past comes from the journal's lines, and is bounded."""
 
 from llamactl.protocol.descriptions import Decision, Ending
-from llamactl.sched.events import Record
+from llamactl.sched.effects import Record
 from llamactl.sched.instances import StopReason
 from llamactl.supervisor.history import MAX_DECISIONS, MAX_ENDINGS, History
 

@@ -8,7 +8,7 @@ import pytest
 from llamactl.protocol.control_socket import ModelNotice, ModelRemoved
 from llamactl.protocol.descriptions import ModelStatus
 from llamactl.protocol.values import Stage, State
-from llamactl.sched.events import Record
+from llamactl.sched.effects import Record
 from llamactl.supervisor.counters import Counters
 from llamactl.supervisor.watchers import Watchers, list_changes
 

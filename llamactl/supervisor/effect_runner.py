@@ -15,7 +15,7 @@ from llamactl.names import Role, format_slug
 from llamactl.paths import Paths
 from llamactl.protocol.control_socket import Failure, LeaseGrant
 from llamactl.protocol.report_socket import AnswerResult
-from llamactl.sched import events
+from llamactl.sched import effects, events
 from llamactl.settings import ModelSettings
 from llamactl.supervisor.children import Children
 from llamactl.supervisor.control_server import Control
@@ -44,60 +44,60 @@ class EffectRunner:
     counters: Counters = field(default_factory=Counters)
     history: History = field(default_factory=History)
 
-    def run(self, effect: events.Effect) -> None:
+    def run(self, effect: effects.Effect) -> None:
         """Carry out one effect. What comes of it is dispatched later, never within."""
         match effect:
-            case events.Record():
+            case effects.Record():
                 self._record(effect)
-            case events.Tell(waiter, message):
+            case effects.Tell(waiter, message):
                 self.control.tell_waiter(waiter, self._complete_failure(message))
-            case events.Notify(holder, message):
+            case effects.Notify(holder, message):
                 self.control.tell(holder, message)
-            case events.GrantLease():
+            case effects.GrantLease():
                 self._grant(effect)
-            case events.StartInstance():
+            case effects.StartInstance():
                 self.units.start_instance(effect)
-            case events.StartMeasure():
+            case effects.StartMeasure():
                 self.measurements.start(effect)
-            case events.StopMeasure(model):
+            case effects.StopMeasure(model):
                 self.measurements.stop(model)
-            case events.LookAtFiles(settings):
+            case effects.LookAtFiles(settings):
                 self.tasks.spawn(self.look_at_files([settings]))
-            case events.ReadDevices():
+            case effects.ReadDevices():
                 self.measurements.read_devices(effect)
-            case events.InstanceEffect():
+            case effects.InstanceEffect():
                 self._ask_instance(effect, format_slug(effect.model))
 
-    def _ask_instance(self, effect: events.InstanceEffect, slug: str) -> None:
+    def _ask_instance(self, effect: effects.InstanceEffect, slug: str) -> None:
         match effect:
-            case events.OrderStop():
+            case effects.OrderStop():
                 self.tasks.spawn(self._order_stop(effect, slug))
-            case events.OrderSleep():
+            case effects.OrderSleep():
                 self.tasks.spawn(self._order_sleep(effect, slug))
-            case events.OrderWake():
+            case effects.OrderWake():
                 self.children.order_wake(slug, effect.generation, effect.margins_bytes, effect.host_room_bytes)
-            case events.StopUnit():
+            case effects.StopUnit():
                 self.units.stop(Role.MODEL, slug, effect.generation)
-            case events.SendNote():
+            case effects.SendNote():
                 self.children.send_note(slug, effect.generation, effect.note)
-            case events.ShareProcessors():
+            case effects.ShareProcessors():
                 self.children.order_share(slug, effect.generation, effect.sharers)
 
-    async def _order_stop(self, effect: events.OrderStop, slug: str) -> None:
+    async def _order_stop(self, effect: effects.OrderStop, slug: str) -> None:
         answer = await self.children.order_stop(slug, effect.generation)
         stopping, silent = answer is AnswerResult.OK, answer is None
         self.dispatch(events.StopAnswered(effect.model, effect.generation, stopping, silent))
 
-    async def _order_sleep(self, effect: events.OrderSleep, slug: str) -> None:
+    async def _order_sleep(self, effect: effects.OrderSleep, slug: str) -> None:
         answer = await self.children.order_sleep(slug, effect.generation)
         self.dispatch(events.SleepAnswered(effect.model, effect.generation, answer is AnswerResult.OK))
 
-    def _record(self, effect: events.Record) -> None:
+    def _record(self, effect: effects.Record) -> None:
         self.counters.count(effect)
         self.history.add(effect, time.time())
         getattr(_log, effect.level)(effect.event, model=effect.model or None, **effect.fields)
 
-    def _grant(self, effect: events.GrantLease) -> None:
+    def _grant(self, effect: effects.GrantLease) -> None:
         slug = format_slug(effect.model)
         grant = LeaseGrant(
             id=effect.waiter[1],

@@ -9,8 +9,8 @@ from llamactl.names import Role, format_slug
 from llamactl.paths import Paths
 from llamactl.protocol.control_socket import Failure, LeaseGrant, Progress, Recall
 from llamactl.protocol.values import Note, Stage
-from llamactl.sched import events
-from llamactl.supervisor.effects import EffectRunner
+from llamactl.sched import effects
+from llamactl.supervisor.effect_runner import EffectRunner
 
 NAME = "lab/coder:q4"
 SLUG = format_slug(NAME)
@@ -45,7 +45,7 @@ def runner(edge: Recorder, tmp_path: Path) -> EffectRunner:
 
 
 def test_grant_says_where_the_instance_listens(runner: EffectRunner, edge: Recorder) -> None:
-    runner.run(events.GrantLease(WAITER, NAME, "g1"))
+    runner.run(effects.GrantLease(WAITER, NAME, "g1"))
     socket = str(runner.paths.instance_socket(SLUG))
     grant = LeaseGrant(id=7, model=NAME, slug=SLUG, generation="g1", socket=socket)
     assert edge.calls == [("tell_waiter", WAITER, grant)]
@@ -53,30 +53,30 @@ def test_grant_says_where_the_instance_listens(runner: EffectRunner, edge: Recor
 
 def test_grant_of_a_request_that_has_left_is_told_to_its_connection(runner: EffectRunner, edge: Recorder) -> None:
     edge.waits = False
-    runner.run(events.GrantLease(WAITER, NAME, "g1"))
+    runner.run(effects.GrantLease(WAITER, NAME, "g1"))
     assert [call[:2] for call in edge.calls] == [("tell_waiter", WAITER), ("tell", 3)]
 
 
 def test_refusal_of_a_model_that_sleeps_says_where_it_can_be_asked(runner: EffectRunner, edge: Recorder) -> None:
     refusal = Failure(id=7, code="not_loaded", message="cannot", model=NAME, details={"asleep": "g1"})
-    runner.run(events.Tell(WAITER, refusal))
+    runner.run(effects.Tell(WAITER, refusal))
     ((_, _, told),) = edge.calls
     assert told.details == {"asleep": "g1", "socket": str(runner.paths.instance_socket(SLUG))}
 
 
 def test_messages_go_out_as_the_scheduler_made_them(runner: EffectRunner, edge: Recorder) -> None:
     progress, recall = Progress(id=7, stage=Stage.LOADING, fraction=0.5), Recall(model=NAME, generation="g1", id=4)
-    runner.run(events.Tell(WAITER, progress))
-    runner.run(events.Notify(3, recall))
+    runner.run(effects.Tell(WAITER, progress))
+    runner.run(effects.Notify(3, recall))
     assert edge.calls == [("tell_waiter", WAITER, progress), ("tell", 3, recall)]
 
 
 def test_what_is_asked_of_an_instance_reaches_its_unit(runner: EffectRunner, edge: Recorder) -> None:
     note = Note(last_used_s=1.0)
-    runner.run(events.OrderWake(NAME, "g1", {"": 5}, 9))
-    runner.run(events.StopUnit(NAME, "g1"))
-    runner.run(events.SendNote(NAME, "g1", note))
-    runner.run(events.ShareProcessors(NAME, "g1", 2))
+    runner.run(effects.OrderWake(NAME, "g1", {"": 5}, 9))
+    runner.run(effects.StopUnit(NAME, "g1"))
+    runner.run(effects.SendNote(NAME, "g1", note))
+    runner.run(effects.ShareProcessors(NAME, "g1", 2))
     assert edge.calls == [
         ("order_wake", SLUG, "g1", {"": 5}, 9),
         ("stop", Role.MODEL, SLUG, "g1"),
