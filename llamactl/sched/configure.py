@@ -14,13 +14,14 @@ from llamactl.protocol.control_socket import LeaseGone
 from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched import explain
 from llamactl.sched.breakdowns import strip_harmless, strip_unmeasured, sum_per_account
+from llamactl.sched.commands import keep_if_pinned
 from llamactl.sched.core import Core, Recovery
 from llamactl.sched.events import Configured, FrontAnnounced, InstanceFound, LeaseAnnounced, RecoveryBegan
 from llamactl.sched.instances import Instance, Lease, Model, StopReason
 from llamactl.sched.lifecycle import refuse_ended
 from llamactl.sched.measuring import drop_measurement, queue_unmeasured
 from llamactl.sched.recheck import Scope
-from llamactl.sched.requests import keep_if_pinned, want_load
+from llamactl.sched.requests import want_load
 from llamactl.sched.takedown import call_off_takedown, note_use, pursue_departure, recall_announced
 from llamactl.settings import ModelSettings, list_files
 

@@ -1,4 +1,4 @@
-"""What happens with each request of a client, and when its client leaves?
+"""What happens with a request for a lease or for a load?
 
 Each waiter gets exactly one of GrantLease, Done, MeasureResult and Failure, unless it leaves first. A lease request:
 1. Unknown or invalid model: refused.
@@ -12,32 +12,16 @@ refused.
 """
 
 from llamactl.journal_events import JournalEvent
-from llamactl.protocol.control_socket import Progress
-from llamactl.protocol.values import MemoryStatus, Stage, State
+from llamactl.protocol.values import Stage, State
 from llamactl.sched import explain
 from llamactl.sched.core import Core
-from llamactl.sched.events import (
-    Holder,
-    LeaseRequested,
-    LoadRequested,
-    MeasureRequested,
-    PinRequested,
-    UnloadRequested,
-    Waiter,
-)
+from llamactl.sched.events import LeaseRequested, LoadRequested, Waiter
 from llamactl.sched.file_changes import must_load_again
-from llamactl.sched.granting import grant_lease, send_note, serve_waiters
+from llamactl.sched.granting import grant_lease, serve_waiters
 from llamactl.sched.instances import RECALL_S, Model, StopReason
 from llamactl.sched.queue import Entry
 from llamactl.sched.recheck import Scope
-from llamactl.sched.takedown import (
-    advance_takedown,
-    begin_takedown,
-    call_off_takedown,
-    pursue_departure,
-    stop_unit,
-    tell_unloaders,
-)
+from llamactl.sched.takedown import begin_takedown
 
 
 def resolve_model(core: Core, waiter: Waiter, name: str) -> Model | None:
@@ -140,145 +124,6 @@ def _join(core: Core, model: Model, entry: Entry, waiter: Waiter | None, now: fl
             core.recheck(Scope.HEAD)
     elif entry.stage is Stage.QUEUED and not entry.waiting_for:
         core.recheck(Scope.NEW, model.name)
-
-
-# --- unload ---
-
-
-def handle_unload_requested(core: Core, event: UnloadRequested, now: float) -> None:
-    """Cancel a load that waits; take an instance down, with running requests (`now`) or after them."""
-    waiter = event.waiter
-    if is_known_waiter(core, waiter):
-        return
-    model = core.models.get(core.names.get(event.model, event.model))
-    if model is None:
-        core.refuse_all([waiter], explain.refuse_unknown(core, event.model))
-        return
-    entry = core.queue.remove(model.name)
-    if entry is not None:
-        core.refuse_all(entry.waiters, explain.refuse_cancelled(model, "it was unloaded by command"))
-    instance = model.instance
-    if instance is None:
-        if entry is None:
-            core.refuse_all([waiter], explain.refuse_not_loaded(model, "unload"))
-        else:
-            core.record(JournalEvent.LOAD_CANCELLED, model.name, reason=str(StopReason.COMMAND))
-            core.complete(waiter, model.name)
-        return
-    if model.state is State.STOPPING and not event.wait:
-        core.refuse_all([waiter], explain.refuse_not_loaded(model, "unload", "it is stopping already"))
-        return
-    if event.wait:
-        instance.unloaders[waiter] = now
-    instance.unwanted = True
-    if model.state is State.STOPPING or (instance.count_busy() and not event.now):
-        tell_unloaders(core, model)
-    if not event.now:
-        pursue_departure(core, model, now)
-    else:
-        stop_unit(core, model, StopReason.COMMAND)
-        for holder in instance.leases:
-            core.notify(holder, instance.make_lease_gone("unloaded by command"))
-        instance.leases.clear()
-
-
-# --- pin ---
-
-
-def handle_pin_requested(core: Core, event: PinRequested, now: float) -> None:
-    """For as long as the instance lives: it keeps the note, so that a new supervisor knows."""
-    if is_known_waiter(core, event.waiter):
-        return
-    model = core.models.get(core.names.get(event.model, event.model))
-    if model is None:
-        core.refuse_all([event.waiter], explain.refuse_unknown(core, event.model))
-        return
-    instance = model.instance
-    if instance is None or model.state is State.STOPPING:
-        core.refuse_all([event.waiter], explain.refuse_not_loaded(model, "pin" if event.pinned else "unpin"))
-        return
-    send_note(core, instance, pinned=event.pinned)
-    keep_if_pinned(core, model, now)
-    core.record(JournalEvent.MODEL_PINNED if event.pinned else JournalEvent.MODEL_UNPINNED, model.name)
-    core.complete(event.waiter, model.name)
-    core.recheck(Scope.ALL)
-
-
-def keep_if_pinned(core: Core, model: Model, now: float) -> None:
-    """A model that is pinned now is no victim any more."""
-    instance = model.instance
-    takedown = instance.takedown if instance is not None else None
-    if instance is None or takedown is None or instance.sleep_ordered or model.state is State.STOPPING:
-        return
-    if model.is_pinned() and takedown.can_be_called_off:
-        call_off_takedown(core, model, "it is pinned now", now)
-
-
-# --- measure ---
-
-
-def handle_measure_requested(core: Core, event: MeasureRequested, now: float) -> None:
-    """Measure it next, also where figures are known."""
-    if is_known_waiter(core, event.waiter):
-        return
-    model = resolve_model(core, event.waiter, event.model)
-    if model is None:
-        return
-    if model.settings is None:
-        core.refuse_all([event.waiter], explain.refuse_invalid(model, "measure"))
-        return
-    core.measuring.waiters[event.waiter] = model.name
-    core.tell_progress(event.waiter, Progress(id=0, stage=Stage.MEASURING))
-    if not core.measuring.is_current(model.name) or core.measuring.reported:
-        core.measuring.add(model.name, first=True)
-        if model.memory is MemoryStatus.FAILED:
-            model.memory = MemoryStatus.UNMEASURED
-    core.recheck(Scope.ALL)
-
-
-# --- clients leave ---
-
-
-def handle_waiter_gone(core: Core, waiter: Waiter) -> None:
-    """Forget a request; a load for which nobody else waits is cancelled."""
-    core.measuring.waiters.pop(waiter, None)
-    for _, instance in core.list_running():
-        instance.unloaders.pop(waiter, None)
-    entry = core.queue.remove_waiter(waiter)
-    if entry is not None and not entry.is_wanted:
-        cancel_entry(core, entry)
-
-
-def cancel_entry(core: Core, entry: Entry) -> None:
-    """Nobody waits for this load any more."""
-    core.queue.remove(entry.model)
-    model = core.models[entry.model]
-    core.record(JournalEvent.LOAD_CANCELLED, model.name, reason=str(StopReason.UNWANTED))
-    if model.state is State.LOADING:
-        stop_unit(core, model, StopReason.UNWANTED)
-
-
-def handle_connection_gone(core: Core, holder: Holder, now: float) -> None:
-    """All leases of the connection are returned, and all its requests have left."""
-    for waiter in core.queue.list_waiters_of(holder):
-        handle_waiter_gone(core, waiter)
-    for waiter in [waiter for waiter in core.measuring.waiters if waiter[0] == holder]:
-        handle_waiter_gone(core, waiter)
-    for model, instance in core.list_running():
-        for waiter in [waiter for waiter in instance.unloaders if waiter[0] == holder]:
-            del instance.unloaders[waiter]
-        lease = instance.leases.pop(holder, None)
-        if lease is not None:
-            instance.last_used_s = now if lease.busy else instance.last_used_s
-            instance.forget_assumed_busy()
-        if instance.takedown is not None:
-            instance.takedown.unanswered.pop(holder, None)
-            advance_takedown(core, model, now)
-        if lease is not None:
-            core.recheck(Scope.HEAD)
-
-
-# --- time ---
 
 
 def expire_suspicion(core: Core, model: Model, now: float) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from llamactl.protocol.descriptions import DeviceStatus, LoadPlan, ModelStatus
 from llamactl.protocol.values import State
 from llamactl.sched import (
+    commands,
     configure,
     device_accounts,
     events,
@@ -18,6 +19,7 @@ from llamactl.sched import (
     file_changes,
     granting,
     invariants,
+    leaving,
     lifecycle,
     load_plan,
     measuring,
@@ -215,11 +217,11 @@ def _handle_lease_idle(core: Core, event: events.LeaseIdle, now: float) -> None:
 
 
 def _handle_waiter_gone(core: Core, event: events.WaiterGone, now: float) -> None:
-    requests.handle_waiter_gone(core, event.waiter)
+    leaving.handle_waiter_gone(core, event.waiter)
 
 
 def _handle_connection_gone(core: Core, event: events.ConnectionGone, now: float) -> None:
-    requests.handle_connection_gone(core, event.holder, now)
+    leaving.handle_connection_gone(core, event.holder, now)
 
 
 def _handle_host_read(core: Core, event: events.HostRead, now: float) -> None:
@@ -246,9 +248,9 @@ _HANDLERS: dict[type, Callable[[Core, Any, float], None]] = {
     events.MeasureEnded: measuring.handle_measure_ended,
     events.LeaseRequested: requests.handle_lease_requested,
     events.LoadRequested: requests.handle_load_requested,
-    events.UnloadRequested: requests.handle_unload_requested,
-    events.PinRequested: requests.handle_pin_requested,
-    events.MeasureRequested: requests.handle_measure_requested,
+    events.UnloadRequested: commands.handle_unload_requested,
+    events.PinRequested: commands.handle_pin_requested,
+    events.MeasureRequested: commands.handle_measure_requested,
     events.WaiterGone: _handle_waiter_gone,
     events.ConnectionGone: _handle_connection_gone,
     events.LeaseBusy: _handle_lease_busy,

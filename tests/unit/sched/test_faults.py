@@ -111,7 +111,7 @@ FAULTS = (
     Fault("strict refuses", "admission.py", "if plan.hopeless and core.settings.strict:", "if False:", "loads"),
     Fault(
         "a request that leaves cancels its load",
-        "requests.py",
+        "leaving.py",
         "if entry is not None and not entry.is_wanted:",
         "if False:",
         "loads",
