@@ -7,9 +7,9 @@ import pytest
 from llamactl import __version__
 from llamactl.cli.main import (
     COMMANDS,
-    _take_name,
-    _take_names,
-    _take_names_or_all,
+    _add_name,
+    _add_names,
+    _add_names_or_all,
     format_help,
     main,
     parse_command,
@@ -151,7 +151,7 @@ def test_wrong_usage_is_2(words: list[str], message: str, capsys: pytest.Capture
 
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.run])
 def test_every_command_leads_to_a_function(name: str) -> None:
-    takes_names = {_take_name, _take_names, _take_names_or_all} & set(COMMANDS[name].arguments)
+    takes_names = {_add_name, _add_names, _add_names_or_all} & set(COMMANDS[name].arguments)
     run, _ = parse_command([name, "m"] if takes_names else [name])
     assert callable(run)
 
