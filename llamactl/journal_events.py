@@ -103,6 +103,15 @@ class JournalEvent(StrEnum):
     MODEL_UNPINNED = "model unpinned", "It may be unloaded for others again."
     STOP_FAILED = "stop failed", "systemd did not stop a unit."
     LAST_LOG_LINES_NOT_READ = "last words not read", "Why an instance failed stands in the journal alone."
+    REPORT_NOT_HANDLED = (
+        "report not handled",
+        "A bug, or an attack: its unit is stopped, and is how it failed; all else goes on.",
+    )
+    REQUEST_NOT_HANDLED = "request not handled", "A bug: the connection that sent it is ended; all else goes on."
+    SUSPECTS_NOT_KEPT = (
+        "suspects not kept",
+        "A report that ends the supervisor would be taken again by the next one: there is no file to remember it by.",
+    )
     REPORT_REFUSED = "report refused", "A process that is no unit of ours, or of another model, has tried to report."
 
     # --- the front ---

@@ -32,6 +32,10 @@ class Paths:
         return self.runtime_dir / "report" / "report.sock"
 
     @property
+    def suspects_file(self) -> Path:
+        return self.runtime_dir / "report-in-hand"
+
+    @property
     def models_dir(self) -> Path:
         return self.runtime_dir / "models"
 

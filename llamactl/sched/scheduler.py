@@ -46,7 +46,17 @@ class Scheduler:
         self._deadline_s: float | None = None
 
     def handle(self, event: events.Event, now: float) -> list[Effect]:
-        """Take a fact, and say what shall be done. Late and senseless events change nothing."""
+        """Take a fact, and say what shall be done. Late and senseless events change nothing.
+
+        An error leaves nothing undecided: what follows from events that were handled comes with the next one.
+        """
+        try:
+            return self._handle(event, now)
+        except Exception:
+            self._core.recheck(Scope.ALL)
+            raise
+
+    def _handle(self, event: events.Event, now: float) -> list[Effect]:
         core = self._core
         _HANDLERS[type(event)](core, event, now)
         if self._deadline_s is not None and now >= self._deadline_s:

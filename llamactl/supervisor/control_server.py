@@ -8,6 +8,8 @@ open (the client has left, did not want to wait, or had its answer) go nowhere.
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.journal_events import JournalEvent
 from llamactl.protocol.control_socket import (
     BusyNotice,
     CancelRequest,
@@ -53,6 +56,9 @@ from llamactl.supervisor.line_connection import LineConnection
 from llamactl.systemd.journal import get_logger
 from llamactl.tasks import TaskSet
 
+MAX_REASON = 200
+"""Of an error that quotes what somebody sent."""
+
 _log = get_logger()
 
 
@@ -60,6 +66,7 @@ class SupervisorApi(Protocol):
     """What the control socket needs of the supervisor."""
 
     def dispatch(self, event: events.Event) -> None: ...
+    def blame(self, sender: Callable[[Exception], None]) -> AbstractContextManager[None]: ...
     def welcome(self) -> Welcome: ...
     def list_models(self, name: str) -> ModelList: ...
     async def explain_load(self, name: str) -> LoadPlan: ...
@@ -149,6 +156,17 @@ class Control:
             self._api.dispatch(events.ConnectionGone(client.holder))
 
     def _handle_message(self, connection: LineConnection, message: Any) -> None:
+        with self._api.blame(lambda error: self._refuse_fault(connection, message, error)):
+            self._dispatch_message(connection, message)
+
+    def _refuse_fault(self, connection: LineConnection, message: Any, error: Exception) -> None:
+        """A message that cannot be handled ends its connection, with all that it holds and waits for."""
+        kind = type(message).__name__
+        reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+        _log.error(JournalEvent.REQUEST_NOT_HANDLED, request=kind, reason=reason, exc_info=error)
+        connection.refuse(f"cannot handle {kind}: internal error: {type(error).__name__}")
+
+    def _dispatch_message(self, connection: LineConnection, message: Any) -> None:
         client = self._clients.get(connection)
         if client is None:
             if isinstance(message, ClientHello):
@@ -235,18 +253,18 @@ class Control:
                 pin = events.PinRequested((holder, message.id), message.model, message.pinned)
                 self._open(client, message.id, pin)
             case PlanRequest():
-                self._tasks.spawn(self._explain_load(client, message))
+                self._answer_later(client, message, self._explain_load(message))
             case ListRequest() if client.role is ClientRole.CLI and not self._api.is_settled():
                 # Else whoever asks right after a restart would be shown models that load again.
-                self._tasks.spawn(self._list_when_settled(client, message))
+                self._answer_later(client, message, self._list_when_settled(message))
             case ListRequest():
-                self._list(client, message)
+                self._send(client, message, self._api.list_models(message.model))
             case SubscribeRequest():
-                client.connection.send(msgspec.structs.replace(self._api.watch(holder), id=message.id))
+                self._send(client, message, self._api.watch(holder))
             case StatusRequest():
-                client.connection.send(msgspec.structs.replace(self._api.machine_status(), id=message.id))
+                self._send(client, message, self._api.machine_status())
             case ReloadRequest():
-                self._tasks.spawn(self._reload(client, message.id))
+                self._answer_later(client, message, self._api.reload())
 
     def _open(self, client: Client, request_id: int, event: events.Event) -> None:
         if request_id in client.open:
@@ -259,29 +277,23 @@ class Control:
         if not wait:
             self.tell_waiter(waiter, Done(id=waiter[1], model=model))
 
-    async def _explain_load(self, client: Client, message: PlanRequest) -> None:
+    def _send(self, client: Client, message: Any, answer: msgspec.Struct) -> None:
+        client.connection.send(msgspec.structs.replace(answer, id=message.id))
+
+    def _answer_later(self, client: Client, message: Any, answer: Awaitable[msgspec.Struct]) -> None:
+        self._tasks.spawn(self._answer(client, message, answer))
+
+    async def _answer(self, client: Client, message: Any, answer: Awaitable[msgspec.Struct]) -> None:
         try:
-            plan = await self._api.explain_load(message.model)
+            self._send(client, message, await answer)
         except LlamactlError as error:
             client.connection.send(format_failure(message.id, error))
-        else:
-            client.connection.send(PlanResult(id=message.id, plan=plan))
+        except Exception as error:
+            self._refuse_fault(client.connection, message, error)
 
-    def _list(self, client: Client, message: ListRequest) -> None:
-        listing = self._api.list_models(message.model)
-        client.connection.send(msgspec.structs.replace(listing, id=message.id))
+    async def _explain_load(self, message: PlanRequest) -> PlanResult:
+        return PlanResult(id=message.id, plan=await self._api.explain_load(message.model))
 
-    async def _list_when_settled(self, client: Client, message: ListRequest) -> None:
+    async def _list_when_settled(self, message: ListRequest) -> ModelList:
         await self._api.settle()
-        try:
-            self._list(client, message)
-        except LlamactlError as error:
-            client.connection.send(format_failure(message.id, error))
-
-    async def _reload(self, client: Client, request_id: int) -> None:
-        try:
-            result = await self._api.reload()
-        except LlamactlError as error:
-            client.connection.send(format_failure(request_id, error))
-            return
-        client.connection.send(msgspec.structs.replace(result, id=request_id))
+        return self._api.list_models(message.model)

@@ -1,16 +1,15 @@
 """What does the supervisor do with each thing that happens? It tells the scheduler, and carries out what the
 scheduler wants.
 
-All state that decisions need is the scheduler's; this file owns only connections, units and timers. `dispatch` is
-the one way in: events that an effect causes at once are queued behind it, so that the scheduler is never entered
-twice. Order at the start matters: subscribe and list units first, then bind the sockets, so that every child that
-connects belongs to a unit that is known; and READY only when all of it stands.
+All state that decisions need is the scheduler's; this file owns only connections, units and timers. `dispatch` is the
+one way in (dispatcher.py). Order at the start matters: subscribe and list units first, then bind the sockets, so that
+every child that connects belongs to a unit that is known; and READY only when all of it stands.
 """
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.journal_events import JournalEvent
@@ -32,11 +31,13 @@ from llamactl.settings import ModelSettings
 from llamactl.supervisor.children import Child, Children
 from llamactl.supervisor.configuration import Configuration, describe_reload, log_reload
 from llamactl.supervisor.control_server import Control
+from llamactl.supervisor.dispatcher import Dispatcher, Sender
 from llamactl.supervisor.effect_runner import EffectRunner
 from llamactl.supervisor.file_looks import FileLooks
 from llamactl.supervisor.host_memory import acquire_host_memory
 from llamactl.supervisor.measurements import Measurements
 from llamactl.supervisor.overview import Overview
+from llamactl.supervisor.suspects import Suspects
 from llamactl.supervisor.units import Run, Units
 from llamactl.supervisor.watchers import Watchers
 from llamactl.systemd.journal import get_logger
@@ -44,6 +45,8 @@ from llamactl.systemd.notify import Notifier
 from llamactl.tasks import TaskSet
 
 RECOVERY_S = 5.0
+MAX_REASON = 200
+"""Of an error that quotes what somebody sent."""
 
 _log = get_logger()
 
@@ -61,8 +64,7 @@ class Supervisor:
         self._children = Children(self._units.is_expected, self._handle_report, self._handle_disconnected)
         self._control = Control(self)
         self._configuration = Configuration(paths)
-        self._events: deque[events.Event] = deque()
-        self._dispatching = False
+        self._suspects = Suspects(paths.suspects_file)
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = TaskSet(self.fail)
         self._runner = EffectRunner(
@@ -79,6 +81,14 @@ class Supervisor:
             self._scheduler, self._units, self._configuration, self._runner.counters, self._runner.history
         )
         self._watchers = Watchers(self._overview.list_statuses, self._control.tell)
+        self._dispatcher = Dispatcher(
+            self._scheduler,
+            self._look_around,
+            self._runner.run,
+            lambda: self._watchers.touch(self._scheduler.pop_passed()),
+            self._handle_settled,
+            self.fail,
+        )
         self._reloading = asyncio.Lock()
         self._status = ""
         self._settled = asyncio.Event()
@@ -95,6 +105,10 @@ class Supervisor:
 
     async def start(self, admin_group: int | None, model_group: int | None) -> None:
         """Read the configuration, find what runs, listen. Raises ManagerError or OSError."""
+        try:
+            self._suspects.open()
+        except OSError as error:
+            _log.warning(JournalEvent.SUSPECTS_NOT_KEPT, reason=str(error))
         await self._read_configuration()
         await asyncio.to_thread(self._measurements.load)
         found = await self._units.open()
@@ -117,6 +131,7 @@ class Supervisor:
         their fronts ask the next supervisor.
         """
         self._stopping = True
+        self._dispatcher.close()
         if self._timer is not None:
             self._timer.cancel()
         self._watchers.close()
@@ -171,52 +186,31 @@ class Supervisor:
 
     def dispatch(self, event: events.Event) -> None:
         """Have the scheduler handle an event, and everything that follows from it at once."""
-        if self._stopping:
-            return
-        self._events.append(event)
-        if self._dispatching:
-            return
-        self._dispatching = True
-        acted = False
-        try:
-            while self._events:
-                event = self._events.popleft()
-                self._read_host(event)
-                self._read_vram(event)
-                effects = self._scheduler.handle(event, time.monotonic())
-                acted = acted or bool(effects)
-                for effect in effects:
-                    self._runner.run(effect)
-                self._watchers.touch(self._scheduler.pop_passed())
-        except Exception as error:
-            self.fail(error)
-            return
-        finally:
-            self._dispatching = False
+        self._dispatcher.dispatch(event)
+
+    def blame(self, sender: Sender) -> AbstractContextManager[None]:
+        """Errors in what is done within are the sender's: it is told of them, and nothing else suffers."""
+        return self._dispatcher.blame(sender)
+
+    def _handle_settled(self, acted: bool) -> None:
         self._arm_timer()
         if not self._settled.is_set() and self._started and not self._scheduler.list_unreported():
             self._settled.set()
         if acted:
             self._tell_status()
 
-    def _read_host(self, event: events.Event) -> None:
-        """Host memory is read again before each event that may start something, where it is a limit at all."""
-        if self._configuration.current.settings.host_margin_bytes is None or isinstance(event, events.HostRead):
-            return
-        try:
-            total, available = acquire_host_memory()
-        except (OSError, ValueError) as error:
-            _log.warning(JournalEvent.HOST_MEMORY_UNKNOWN, reason=str(error))
-            return
-        for effect in self._scheduler.handle(events.HostRead(total, available), time.monotonic()):
-            self._runner.run(effect)
-
-    def _read_vram(self, event: events.Event) -> None:
-        """Likewise the memory of devices that the kernel counts."""
+    def _look_around(self, event: events.Event) -> Iterator[events.Event]:
+        """What is to be known before an event, which may start something: host memory, where it is a limit at all, and
+        the memory of devices that the kernel counts.
+        """
+        if self._configuration.current.settings.host_margin_bytes is not None:
+            try:
+                yield events.HostRead(*acquire_host_memory())
+            except (OSError, ValueError) as error:
+                _log.warning(JournalEvent.HOST_MEMORY_UNKNOWN, reason=str(error))
         reading = None if isinstance(event, events.DevicesRead) else self._measurements.read_vram()
         if reading is not None:
-            for effect in self._scheduler.handle(reading, time.monotonic()):
-                self._runner.run(effect)
+            yield reading
 
     async def _look_at_files(self, models: Iterable[ModelSettings]) -> None:
         """Tell the scheduler which files these models have now."""
@@ -238,6 +232,25 @@ class Supervisor:
         run = self._units.find(child.role, child.slug)
         if run is None:
             return
+        if self._suspects.is_guilty(run.unit, run.generation):
+            self._condemn(run, child, "supervisors have died of its report, one after the other")
+            return
+        self._suspects.begin(run.unit, run.generation)
+        with self.blame(
+            lambda error: self._condemn(run, child, f"{type(error).__name__}: {error}"[:MAX_REASON], error)
+        ):
+            self._apply_report(run, child, report)
+        self._suspects.end()
+
+    def _condemn(self, run: Run, child: Child, reason: str, error: Exception | None = None) -> None:
+        """A child whose report cannot be handled is not heard again, and its unit is stopped."""
+        _log.error(
+            JournalEvent.REPORT_NOT_HANDLED, model=run.settings.name, unit=run.unit, reason=reason, exc_info=error
+        )
+        self._units.condemn(run, f"the supervisor cannot handle its report ({reason})")
+        child.connection.refuse("this report cannot be handled; the unit is stopped")
+
+    def _apply_report(self, run: Run, child: Child, report: Report) -> None:
         run.pid = run.pid or child.pid
         if report.error:
             run.error = report.error

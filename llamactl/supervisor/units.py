@@ -38,7 +38,9 @@ from llamactl.tasks import TaskSet
 
 NOT_STARTED = "start"
 STOPPED = "stopped"
-"""Results that are not systemd's: it refused the start; it ended well but before it had anything to say."""
+CONDEMNED = "condemned"
+"""Results that are not systemd's: it refused the start; it ended well but before it had anything to say; what it said
+could not be handled."""
 LISTING_TIMEOUT_S = 30.0
 LOOK_S = 5.0
 """For looking at files; a file system that hangs must not keep an end from being told."""
@@ -57,6 +59,8 @@ class Run:
     pid: int = 0
     error: str = ""
     """What the child reported of its own failure."""
+    condemned: str = ""
+    """Why it is stopped and not heard any longer."""
     reported: bool = False
     """A measure child's figures have come."""
     stopping: bool = False
@@ -129,12 +133,14 @@ class Units:
             _log.info(JournalEvent.FAILED_UNIT_RESET, unit=unit, reason="its model is no longer in the configuration")
 
     async def close(self) -> None:
-        """End the connection. Models run on; measure children, whose figures nobody would take, are stopped."""
+        """End the connection. Models run on; measure children, whose figures nobody would take, are stopped, and so is
+        what a stop was wanted of.
+        """
         self._tasks.cancel()
-        for role, slug in list(self._runs):
-            if role is Role.MEASURE:
+        for run in list(self._runs.values()):
+            if run.role is Role.MEASURE or run.stopping:
                 with contextlib.suppress(ManagerError):
-                    await self.manager.stop_unit(format_unit(role, slug))
+                    await self.manager.stop_unit(run.unit)
         await self.manager.close()
 
     def find(self, role: Role, slug: str) -> Run | None:
@@ -144,7 +150,7 @@ class Units:
     def is_expected(self, role: Role, slug: str, generation: str) -> bool:
         """Whether a child that says so belongs to a run that has not ended."""
         run = self._runs.get((role, slug))
-        return run is not None and run.generation == generation and not run.ended
+        return run is not None and run.generation == generation and not (run.ended or run.condemned)
 
     def start_instance(self, effect: StartInstance) -> None:
         """Start a model's unit with the settings of this moment; its end is told in any case."""
@@ -211,6 +217,11 @@ class Units:
             run.stopping = True
             self._tasks.spawn(self._stop(run))
 
+    def condemn(self, run: Run, reason: str) -> None:
+        """Stop a unit that cannot be dealt with; that is how it failed."""
+        run.condemned = reason
+        self.stop(run.role, run.slug, run.generation)
+
     def _start(self, run: Run, choose_properties: Callable[[], dict[str, Any]]) -> None:
         self._runs[run.role, run.slug] = run
         self._tasks.spawn(self._start_unit(run, choose_properties))
@@ -258,6 +269,9 @@ class Units:
         return next((run for run in self._runs.values() if run.unit == unit and not run.ended), None)
 
     async def _report_end(self, run: Run, event: UnitEnded) -> None:
+        if run.condemned:
+            self._end(run, LoadFailure(result=CONDEMNED, exit_code=event.exit_code, message=run.condemned))
+            return
         # Failed units are kept until they are reset, so one that was collected unseen had ended well.
         if event.result in ("success", RESULT_UNKNOWN):
             silent = run.role is Role.MEASURE and not run.reported and not run.stopping
