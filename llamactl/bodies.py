@@ -205,7 +205,14 @@ class InfillBody(GenerationBody, frozen=True, kw_only=True):
     prompt: str | None = None
 
 
-Input = str | PromptObject | list[str | int | PromptObject | list[str | int]]
+class InputObject(PromptObject, frozen=True):
+    """A text of embeddings in parts, or in llama-server's form."""
+
+    prompt_string: str = ""
+    content: list[ContentPart] | None = None
+
+
+Input = str | InputObject | list[str | int | InputObject | list[str | int]]
 
 
 class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):

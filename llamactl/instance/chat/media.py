@@ -170,13 +170,21 @@ def decode_base64(text: str) -> bytes:
         raise FileRefused("its base64 is damaged, or it is no URL that is known") from None
 
 
+def _find_relative(path: str, directory: str) -> str:
+    """An absolute path that leads elsewhere is one below `directory`, too, as llama-server has it."""
+    named = PurePath(os.path.normpath(path))
+    if any(named.is_relative_to(place) for place in (directory, os.path.realpath(directory))):
+        return path
+    return path.lstrip("/")
+
+
 def _read_file(name: str, directory: str) -> bytes:
     """A regular file below `directory`, whatever links on the way say."""
     if not directory:
         raise FileRefused("`file://` URLs are not allowed: the model's configuration sets no `media_path`")
     missing = FileRefused(f"{name[:200]!r} does not exist below `media_path`, or cannot be read")
     try:
-        path = os.path.join(directory, unquote(name))
+        path = os.path.join(directory, _find_relative(unquote(name), directory))
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError):
         raise missing from None

@@ -68,8 +68,9 @@ class ChatFormat(EventFormat):
         if not self._is_plain:
             return self._tell(index, self._find_reader(index).read(event), **format_more(event.timings))
         if not event.infos and event.timings is None:
-            return self._content(index, event.text)
-        return self._chunk(index, {"content": event.text}, infos=event.infos, **format_more(event.timings))
+            return self._content(index, event.text) if event.text else b""  # of a character that never came to its end
+        told = {"content": event.text} if event.text else {}
+        return self._chunk(index, told, infos=event.infos, **format_more(event.timings))
 
     def progress(self, index: int, event: ProgressEvent) -> bytes:
         return self._chunk(index, {"role": "assistant", "content": None}, **format_progress(event))

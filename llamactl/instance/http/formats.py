@@ -4,6 +4,7 @@ plain values and encoded once; and llama-server's own, for its own routes.
 A stream's chunks differ only in their text: all the rest is encoded when the stream begins.
 """
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -146,18 +147,22 @@ def format_timings(timings: Timings) -> dict[str, Any]:
     }
 
 
-def format_sampling(params: SamplingParams) -> dict[str, Any]:
-    """As /completion, /props and /slots show it."""
+def format_sampling(params: SamplingParams, ends: Sequence[int] = ()) -> dict[str, Any]:
+    """As /completion, /props and /slots show it. `ends`: the tokens that `ignore_eos` forbids."""
     shown = msgspec.structs.asdict(params)
-    shown["logit_bias"] = [{"token": token, "bias": max(bias, _LOWEST)} for token, bias in params.logit_bias.items()]
+    biases = {**params.logit_bias, **dict.fromkeys(ends if params.ignore_eos else (), -math.inf)}
+    # JSON has no infinity.
+    shown["logit_bias"] = [
+        {"token": token, "bias": None if bias == -math.inf else bias} for token, bias in biases.items()
+    ]
     return {**shown, "seed": -1 if params.seed is None else params.seed}
 
 
-def format_params(request: GenerationRequest) -> dict[str, Any]:
+def format_params(request: GenerationRequest, ends: Sequence[int] = ()) -> dict[str, Any]:
     """What a request asks for, as the same three show it."""
     n_predict = -1 if request.max_tokens is None else request.max_tokens
     return {
-        **format_sampling(request.sampling),
+        **format_sampling(request.sampling, ends),
         "n_predict": n_predict,
         "max_tokens": n_predict,
         "n_keep": request.n_keep,

@@ -73,7 +73,8 @@ class MediaPrompts:
                 prompts.append(shown.tokens)
                 media.append(shown.spans)
             else:
-                prompts += await reader.read_prompts(entry if isinstance(entry, str | PromptObject) else [entry])
+                text: Prompt = entry if isinstance(entry, str | PromptObject) else [entry]
+                prompts += await reader.read_prompts(text)
                 media.append({})
         return prompts, media
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from llamactl.bodies import InfillChunk, Input, Prompt, PromptObject, refuse
+from llamactl.bodies import InfillChunk, Input, InputObject, Prompt, PromptObject, refuse
 from llamactl.instance.engine.background import BackgroundWork, trim_memory
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.model import Vocabulary
@@ -59,7 +59,19 @@ def read_text(given: str | PromptObject) -> str:
         return given
     if given.multimodal_data is not None:
         raise refuse("cannot use `multimodal_data` here: a text alone is taken")
+    if isinstance(given, InputObject):
+        return _join_input(given)
     return given.prompt_string
+
+
+def _join_input(given: InputObject) -> str:
+    parts = given.content
+    if parts is None and not given.prompt_string:
+        raise refuse("cannot use `input`: an object has either `content` or `prompt_string`")
+    for part in parts or ():
+        if part.type != "text" or part.text is None:
+            raise refuse(f"cannot use `content`: a part of type {part.type[:40]!r} has no text, which is what is taken")
+    return given.prompt_string if parts is None else "".join(part.text or "" for part in parts)
 
 
 def run_huge(work: Callable[[], _T]) -> _T:
@@ -94,7 +106,7 @@ class PromptReader:
             return await self.background.run(lambda: tokenize(text))
         return await self.background.run(lambda: run_huge(lambda: tokenize(text)), self.huge_text)
 
-    async def read_prompts(self, given: Prompt) -> list[list[int]]:
+    async def read_prompts(self, given: Prompt | Input) -> list[list[int]]:
         """One text or one list of tokens is one prompt; a list of texts, or of lists, is several."""
         if isinstance(given, str | PromptObject):
             return [await self.tokenize_prompt(read_text(given))]

@@ -361,9 +361,10 @@ class Service:
         """What llama-server's own answers tell of their request."""
         request = job.request
         assert isinstance(request, GenerationRequest)
+        ends = self.vocabulary.ends if request.sampling.ignore_eos else ()
         return {
-            "generation_settings": {**format_params(request), "stop": request.stops},
-            "prompt": self._show(request.prompt),
+            "generation_settings": {**format_params(request, ends), "stop": request.stops},
+            "prompt": self.vocabulary.detokenize(keep_text(request.prompt)),
         }
 
     def _submit_inputs(self, inputs: list[list[int]], name: str, norm: int) -> tuple[Job, int]:

@@ -78,6 +78,14 @@ def test_chat_stream_begins_with_the_role_and_ends_with_reason_usage_and_done(in
     assert len({json.loads(event)["id"] for event in events[:-1]}) == 1
 
 
+def test_chat_stream_tells_nothing_of_a_character_that_has_only_begun(instance: Child) -> None:
+    begun = {str(5 + 0xE4): 100.0}
+    events = instance.stream(CHAT, {"messages": MESSAGES, "max_tokens": 1, "logit_bias": begun, **GREEDY})
+    deltas = [choice["delta"] for event in events[:-1] for choice in json.loads(event)["choices"]]
+    assert deltas[0] == {"role": "assistant", "content": None}
+    assert not any("content" in delta for delta in deltas[1:])
+
+
 def test_stream_without_include_usage_has_none(instance: Child) -> None:
     events = instance.stream(CHAT, {"messages": MESSAGES, "max_tokens": 2})
     assert all("usage" not in json.loads(event) for event in events[:-1])
@@ -421,6 +429,11 @@ def test_embedding_inputs_are_taken_in_every_form_of_a_prompt(embedder: Child) -
     assert several == [pytest.approx(vector, abs=1e-4) for vector in (text, text, numbers)]
     _, last = embedder.request("POST", "/detokenize", {"tokens": tokens[-1:]})
     assert embed([*tokens[:-1], last["content"]]) == [pytest.approx(numbers, abs=1e-4)]
+    parts = {"content": [{"type": "text", "text": "hello "}, {"type": "text", "text": "world"}]}
+    assert embed(parts) == embed("hello world")
+    for part in ({"type": "image_url", "image_url": {"url": "x"}}, {"type": "text"}):
+        error = refuse(embedder, "/v1/embeddings", {"input": ["a", {"content": [part]}]})
+        assert error["message"].startswith("cannot use `content`: a part of type")
 
 
 @pytest.mark.parametrize(

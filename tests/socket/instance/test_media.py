@@ -273,7 +273,7 @@ def test_source_that_cannot_be_used_is_named_with_its_reason(seeing: Child, url:
 
 
 def test_file_below_the_directory_is_seen(seeing: Child) -> None:
-    for url in ("file://sub/red%20one.png", "file://sub/red one.png"):
+    for url in ("file://sub/red%20one.png", "file://sub/red one.png", "file:////sub//red one.png"):
         parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": url}}]
         assert say(seeing, ask(parts)) == say(seeing, ask(show("look", RED_PNG)))
 

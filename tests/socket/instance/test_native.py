@@ -135,7 +135,7 @@ def test_completion_tells_how_it_came_about(instance: Child) -> None:
     assert answer["stop"] is True
     assert (answer["stop_type"], answer["stopping_word"], answer["truncated"]) == ("limit", "", False)
     assert (answer["tokens_predicted"], len(answer["tokens"])) == (6, 6)
-    assert answer["prompt"] == "hello"
+    assert answer["prompt"] == "<s>hello"
     assert answer["generation_settings"]["n_predict"] == 6
     assert answer["generation_settings"]["temperature"] == 0
     assert answer["timings"]["predicted_n"] == 6
@@ -251,7 +251,7 @@ def test_gap_is_marked_by_the_models_tokens(filler: Child) -> None:
     status, answer = filler.request("POST", "/infill", body)
     assert status == 200
     # The tokens of the tiny model's edges are its </s>, <|im_start|> and <|im_end|>.
-    assert answer["prompt"] == "</s>one!<|im_start|>two<|im_end|>"
+    assert answer["prompt"] == "<s></s>one!<|im_start|>two<|im_end|>"
     with_files = {**body, "input_extra": [{"text": "other", "filename": "b.py"}]}
     prompt = filler.request("POST", "/infill", with_files)[1]["prompt"]
     assert "other" in prompt

@@ -98,6 +98,7 @@ def test_eos_is_ignored_on_demand(instance: Child) -> None:
     assert ask(instance, prompt="a", n_predict=5, logit_bias=end)["stop_type"] == "eos"
     answer = ask(instance, prompt="a", n_predict=5, logit_bias=end, ignore_eos=True)
     assert (answer["stop_type"], answer["tokens_predicted"]) == ("limit", 5)
+    assert {entry["bias"] for entry in answer["generation_settings"]["logit_bias"]} == {None}
 
 
 def test_false_as_a_bias_bans_a_token(instance: Child) -> None:
