@@ -18,6 +18,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+CONTROL = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
 WORDS = ("▁", "▁the", "▁a", "▁of", "▁and", "the", "ing", "er", "hello", "▁hello", "é", "▁世界", "🙂")
 
 
@@ -31,8 +32,12 @@ def write_model(
     n_embd: int = 64,
     chat_template: str | Sequence[Mapping[str, str]] | None = CHAT_TEMPLATE,
     add_bos: bool = True,
+    space_prefix: bool = False,
     fills_gaps: bool = False,
     control: Sequence[str] = (),
+    words: Sequence[str] = (),
+    output_scale: float = 1.0,
+    is_plain: bool = False,
     sampling: Mapping[str, int | float | str] | None = None,
     tensors_per_shard: int = 0,
     mrope: bool = False,
@@ -41,11 +46,13 @@ def write_model(
     """A causal model of the llama architecture; with `mrope`, one of qwen2vl, whose positions have several parts.
     `chat_template`: several have a `name` and a `template` each;
     `fills_gaps`: it has tokens for the edges of a gap (/infill);
-    `control`: further tokens that are no text; `sampling`: what the file recommends; `tensors_per_shard`: `path`
+    `control`: further tokens that are no text; `words`: what else is a token, and so are their beginnings;
+    `output_scale`: the smaller, the less sure it is of the next token; `is_plain`: that is hardly ever one that ends
+    the text, or is only a part of a character; `sampling`: what the file recommends; `tensors_per_shard`: `path`
     becomes so many files as that takes.
     """
     writer = gguf.GGUFWriter(path, "qwen2vl" if mrope else "llama", split_max_tensors=tensors_per_shard)
-    tokens, n_ff = _add_vocabulary(writer, add_bos=add_bos, more=control), 2 * n_embd
+    tokens, n_ff = _add_vocabulary(writer, add_bos, space_prefix, control, words), 2 * n_embd
     for token, part in enumerate(("pre", "suf", "mid") if fills_gaps else ()):
         writer.add_uint32(f"tokenizer.ggml.fim_{part}_token_id", 2 + token)
     kinds: dict[type, Callable[[str, Any], None]]
@@ -80,7 +87,11 @@ def write_model(
     # Loud embeddings make the next token depend on the last ones: greedy text wanders instead of repeating one token.
     add("token_embd.weight", len(tokens), n_embd, scale=1.0)
     add_ones("output_norm.weight", n_embd)
-    add("output.weight", len(tokens), n_embd, scale=1.0)
+    output = (random.standard_normal((len(tokens), n_embd)) * output_scale).astype(np.float32)
+    if is_plain:
+        n_control = len(CONTROL) + len(control)
+        output[:n_control] = output[n_control + 0x80 : n_control + 0x100] = 0.0
+    writer.add_tensor("output.weight", output)
     for layer in range(n_layer):
         prefix = f"blk.{layer}"
         add_ones(f"{prefix}.attn_norm.weight", n_embd)
@@ -255,16 +266,21 @@ def write_embedding_model(
     return _finish(writer, path)
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter, *, add_bos: bool, more: Sequence[str] = ()) -> Sequence[str]:
-    control = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", *more)
-    tokens = [*control, *(f"<0x{byte:02X}>" for byte in range(256)), *WORDS]
+def _add_vocabulary(
+    writer: gguf.GGUFWriter, add_bos: bool, space_prefix: bool, more: Sequence[str], words: Sequence[str]
+) -> Sequence[str]:
+    control = (*CONTROL, *more)
+    # A token is put together from two others, so there must be all beginnings of a long one.
+    starts = [f"▁{word}"[:length] for word in words for length in range(2, len(word) + 2)]
+    texts = tuple(dict.fromkeys((*WORDS, *starts)))
+    tokens = [*control, *(f"<0x{byte:02X}>" for byte in range(256)), *texts]
     kinds = [
         gguf.TokenType.UNKNOWN,
         *[gguf.TokenType.CONTROL] * (len(control) - 1),
         *[gguf.TokenType.BYTE] * 256,
-        *[gguf.TokenType.NORMAL] * len(WORDS),
+        *[gguf.TokenType.NORMAL] * len(texts),
     ]
-    scores = [0.0] * (len(control) + 256) + [-float(index) for index in range(len(WORDS))]
+    scores = [0.0] * (len(control) + 256) + [-float(index) for index in range(len(texts))]
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
     writer.add_token_scores(scores)
@@ -274,7 +290,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter, *, add_bos: bool, more: Sequence[st
     writer.add_eos_token_id(2)
     writer.add_eot_token_id(4)
     writer.add_add_bos_token(add_bos)
-    writer.add_add_space_prefix(False)
+    writer.add_add_space_prefix(space_prefix)
     return tokens
 
 

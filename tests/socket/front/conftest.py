@@ -391,8 +391,9 @@ Scenario = Callable[[World], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
-async def open_world(directory: Path) -> AsyncIterator[World]:
+async def open_world(directory: Path, settings: FrontSettings | None = None) -> AsyncIterator[World]:
     world = World(directory)
+    world.supervisor.settings = settings or world.supervisor.settings
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     await world.supervisor.start()

@@ -222,6 +222,21 @@ def join_text(events: list[str]) -> str:
     return "".join(parts)
 
 
+def make_environment(directory: Path, settings: ModelSettings) -> dict[str, str]:
+    """A child's, with all its sockets in one directory."""
+    return {
+        **{name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH")},
+        "LLAMACTL_MODEL": settings.name,
+        "LLAMACTL_SPEC": encode_spec(settings),
+        "LLAMACTL_GENERATION": "1",
+        "LLAMACTL_SOCKET": str(directory / "http.sock"),
+        "LLAMACTL_REPORT": str(directory / "report.sock"),
+        "LLAMACTL_MARGINS": "{}",
+        "LLAMACTL_EXTRA_BUFTS": "1",
+        "NOTIFY_SOCKET": str(directory / "notify.sock"),
+    }
+
+
 @contextlib.contextmanager
 def run_child(
     directory: Path,
@@ -237,18 +252,7 @@ def run_child(
     notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notifications.bind(str(directory / "notify.sock"))
     notifications.settimeout(TIMEOUT_S)
-    environment = {
-        **{name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH")},
-        "LLAMACTL_MODEL": settings.name,
-        "LLAMACTL_SPEC": encode_spec(settings),
-        "LLAMACTL_GENERATION": "1",
-        "LLAMACTL_SOCKET": str(directory / "http.sock"),
-        "LLAMACTL_REPORT": str(directory / "report.sock"),
-        "LLAMACTL_MARGINS": "{}",
-        "LLAMACTL_EXTRA_BUFTS": "1",
-        "NOTIFY_SOCKET": str(directory / "notify.sock"),
-        **variables,
-    }
+    environment = {**make_environment(directory, settings), **variables}
     if attend:
         supervisor.attend()
     # A file, not a pipe that nobody reads: it would stop a child that has much to say.
