@@ -7,6 +7,7 @@ is not used: it makes `/` and `-` unreadable and costs four characters a byte.
 """
 
 import re
+from collections.abc import Collection
 from enum import StrEnum
 
 from llamactl.errors import ErrorCode, LlamactlError
@@ -14,6 +15,8 @@ from llamactl.escape import escape_text
 
 MODEL_SLICE = "llamactl-models.slice"
 MAX_NAME_LENGTH = 128
+MAX_SUGGESTED_FROM = 2000
+"""More names take too long to compare."""
 MAX_SLUG_LENGTH = 56  # "/run/user/4294967295/llamactl/models/SLUG/http.sock" must stay below the 108 bytes of sun_path
 
 _PLAIN = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_SLUG_LENGTH - 1}}}")
@@ -52,6 +55,17 @@ def quote_name(name: str) -> str:
     once more would name nobody.
     """
     return repr(name) if name.isprintable() and "\\" not in name else f"'{escape_text(name)}'"
+
+
+def suggest_names(name: str, names: Collection[str]) -> str:
+    """Which of these was probably meant by one that is none of them: `did you mean 'a' or 'b'?`, or empty."""
+    if len(names) > MAX_SUGGESTED_FROM or len(name) > MAX_NAME_LENGTH:
+        return ""
+    import difflib  # only whoever has mistyped needs it
+
+    plain = {known.casefold(): known for known in names}
+    similar = [plain[match] for match in difflib.get_close_matches(name.casefold(), plain, n=3, cutoff=0.6)]
+    return f"did you mean {' or '.join(quote_name(match) for match in similar)}?" if similar else ""
 
 
 def format_command(verb: str, name: str) -> str:

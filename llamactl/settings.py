@@ -287,6 +287,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             return name
         return next((model.name for model in self.models.values() if name in model.aliases), None)
 
+    def list_names(self) -> list[str]:
+        """Every name and alias that a request may use."""
+        aliases = [alias for model in self.models.values() for alias in model.aliases]
+        return [*self.models, *self.invalid, *aliases]
+
     def may_hide(self, model: ModelSettings) -> bool:
         """Whether a model that is not among these may stand in a file that could not be read."""
         known = model.name in self.models or model.name in self.invalid
@@ -297,6 +302,12 @@ def list_files(settings: ModelSettings) -> tuple[str, ...]:
     """All files of a model: each shard, and its companions."""
     named = (settings.path, *settings.files, settings.mmproj, settings.draft)
     return tuple(dict.fromkeys(path for path in named if path))
+
+
+def list_named_files(settings: ModelSettings) -> list[tuple[str, str]]:
+    """(key, path) of everything that an instance of the model opens."""
+    files = [("path", path) for path in settings.files or (settings.path,)]
+    return files + [(key, path) for key, path in (("mmproj", settings.mmproj), ("draft", settings.draft)) if path]
 
 
 def encode_spec(settings: ModelSettings) -> str:

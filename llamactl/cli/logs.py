@@ -15,7 +15,7 @@ from llamactl.cli.output import complain
 from llamactl.cli.user import suggest_group
 from llamactl.config.load import load_config
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.names import Role, format_slug, format_unit, quote_name
+from llamactl.names import Role, format_slug, format_unit, quote_name, suggest_names
 from llamactl.paths import acquire_paths
 
 JOURNALS = (Path("/var/log/journal"), Path("/run/log/journal"))
@@ -60,7 +60,7 @@ def run_logs(args: argparse.Namespace) -> int:
             raise LlamactlError(
                 ErrorCode.UNKNOWN_MODEL,
                 f"cannot find model {quote_name(name)}: it is not configured, and the journal has nothing of it",
-                hint="`llamactl list` shows all models",
+                hint=suggest_names(name, config.list_names()) or "`llamactl list` shows all models",
                 model=name,
             )
         complain(f"no model {quote_name(name)} is configured; showing what the journal has")

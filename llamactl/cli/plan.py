@@ -13,6 +13,7 @@ from llamactl.cli.client import Client
 from llamactl.cli.output import NOTHING, clean_line, print_json
 from llamactl.cli.tables import Column, format_table
 from llamactl.cli.terminal import WHOLE, Look, acquire_look, wrap
+from llamactl.errors import ERROR_TABLE, ErrorCode
 from llamactl.paths import acquire_paths
 from llamactl.protocol.control_socket import PlanRequest, PlanResult
 from llamactl.protocol.descriptions import LoadPlan, PlanDevice, PlanInstance
@@ -22,16 +23,24 @@ _INSTANCES = (
     *(Column("INSTANCE", least=10, middle=True), "GOES", Column("WHY", least=16), "IDLE"),
     Column("HOLDS", least=12),
 )
+_REFUSALS = {
+    "invalid": ErrorCode.INVALID_MODEL,
+    "pinned": ErrorCode.PINNED,
+    "refused": ErrorCode.DOES_NOT_FIT,
+}
+"""Outcomes with which a load would end in an error."""
 
 
 def run_plan(args: argparse.Namespace) -> int:
+    """Prints the plan. The exit status that a load would have, where it would be refused; else 0."""
     with Client(acquire_paths().control_socket) as client:
         result: PlanResult = client.ask(PlanRequest(id=1, model=args.name))
     if args.json:
         print_json(msgspec.to_builtins(result.plan))
     else:
         print(format_plan(result.plan, acquire_look(sys.stdout, args.full)))
-    return 0
+    refusal = _REFUSALS.get(result.plan.outcome)
+    return 0 if refusal is None else ERROR_TABLE[refusal].exit_status
 
 
 def format_plan(plan: LoadPlan, look: Look = WHOLE) -> str:

@@ -18,6 +18,8 @@ import msgspec
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
+BEGINNING_BYTES = 64
+"""Of a file, to tell whether it is one at all."""
 _MAX_PAIRS, _MAX_TENSORS, _MAX_DIMENSIONS = 100_000, 1_000_000, 4
 _MAX_TEXT_BYTES, _MAX_TEXTS = 16 << 20, 4_000_000
 """Of one text that is looked at, and of all texts of a head: more is made up to keep a reader busy."""
@@ -126,6 +128,19 @@ def open_regular(path: str | Path) -> BinaryIO:
         file.close()
         raise OSError(errno.EINVAL, "it is no regular file")
     return file
+
+
+def judge_beginning(head: bytes) -> str:
+    """Why a file that begins so is no GGUF file; empty: it may be one."""
+    if not head:
+        return "it is empty"
+    if head.startswith(MAGIC):
+        return ""
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a pointer of Git LFS, not the file itself; run `git lfs pull`"
+    if head.lstrip()[:1] == b"<":
+        return "it is a web page; the download went wrong"
+    return f"it is no GGUF file: it starts with {head[:4]!r}, not {MAGIC!r}"
 
 
 def acquire_head(path: Path) -> Head | None:

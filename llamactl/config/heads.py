@@ -1,8 +1,9 @@
-"""How does the supervisor learn what heads of model files say, although it opens none?
+"""How does the supervisor learn what model files say, although it opens none?
 
-It asks a child (head_child). A file is what anybody may have uploaded, and one that is cut while it is read is a
-SIGBUS: of a child that dies, hangs or talks nonsense counts what it said before, and for the rest names decide. What
-was learnt is kept as long as the file is the same one. `check`, which reads model files anyway, asks nobody.
+It asks a child (head_child): of every file whether it is a GGUF file at all, of some what their heads say. A file is
+what anybody may have uploaded, and one that is cut while it is read is a SIGBUS: of a child that dies, hangs or talks
+nonsense counts what it said before. Without more, names decide, and what is no model is found out when it is measured.
+What was learnt is kept as long as the file is the same one. `check`, which reads model files anyway, asks nobody.
 """
 
 import os
@@ -10,18 +11,32 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from llamactl.config.gguf import Head, acquire_head
 
-HeadReader = Callable[[Sequence[str]], dict[str, Head | None]]
-"""Heads by path. None: not understood; missing: it was not got so far as to read it."""
+T = TypeVar("T")
+FileReader = Callable[[Sequence[str]], dict[str, T]]
+"""What is learnt of files, by path. Missing: it was not got so far as to read it."""
+HeadReader = FileReader[Head | None]
+"""None: not understood."""
+FaultReader = FileReader[str]
+"""Why a file is no GGUF file; empty: it may be one."""
 
 TIMEOUT_S = 20.0
 MAX_FILES = 1000
 """So many can be open at a time; of more, names decide."""
+
+
+class Question(StrEnum):
+    """What the child is asked, as its argument."""
+
+    HEADS = "heads"
+    FAULTS = "faults"
 
 
 def acquire_heads(paths: Sequence[str]) -> dict[str, Head | None]:
@@ -39,22 +54,27 @@ def forget_heads(paths: Sequence[str]) -> dict[str, Head | None]:
     return dict.fromkeys(paths)
 
 
-class HeadCache:
-    """Asks a child for what is not known yet, or has changed."""
+def forget_faults(_paths: Sequence[str]) -> dict[str, str]:
+    """For whoever opens the files anyway."""
+    return {}
 
-    def __init__(self, ask: HeadReader | None = None) -> None:
-        self._ask = ask or ask_child
-        self._known: dict[str, tuple[tuple[int, ...], Head | None]] = {}
 
-    def __call__(self, paths: Sequence[str]) -> dict[str, Head | None]:
+class FileCache(Generic[T]):
+    """Asks for what is not known yet, or has changed."""
+
+    def __init__(self, ask: FileReader[T]) -> None:
+        self._ask = ask
+        self._known: dict[str, tuple[tuple[int, ...], T]] = {}
+
+    def __call__(self, paths: Sequence[str]) -> dict[str, T]:
         now = {path: _identify(path) for path in paths}
         new = [path for path, identity in now.items() if path not in self._known or self._known[path][0] != identity]
         learnt = self._ask(new) if new else {}
         # What the child did not get to is missing, and asked for again the next time.
         self._known = {path: self._known[path] for path in paths if path not in new} | {
-            path: (now[path], head) for path, head in learnt.items() if path in now
+            path: (now[path], value) for path, value in learnt.items() if path in now
         }
-        return {path: head for path, (_, head) in self._known.items()}
+        return {path: value for path, (_, value) in self._known.items()}
 
 
 def _identify(path: str) -> tuple[int, ...]:
@@ -68,10 +88,19 @@ def _identify(path: str) -> tuple[int, ...]:
 # --- the child --------------------------------------------------------------------------------------------------------
 
 
-def ask_child(paths: Sequence[str]) -> dict[str, Head | None]:
+def ask_heads(paths: Sequence[str]) -> dict[str, Head | None]:
     """The heads of at most MAX_FILES files, as far as the child came."""
-    command = [sys.executable, "-P", "-m", "llamactl.config.head_child"]
-    orders = msgspec.json.encode([os.fsencode(path).hex() for path in paths[:MAX_FILES]])
+    return dict(zip(paths, _ask_child(Question.HEADS, paths[:MAX_FILES], Head | None), strict=False))
+
+
+def ask_faults(paths: Sequence[str]) -> dict[str, str]:
+    """Why files are no GGUF files, as far as the child came."""
+    return dict(zip(paths, _ask_child(Question.FAULTS, paths, str), strict=False))
+
+
+def _ask_child(question: Question, paths: Sequence[str], kind: Any) -> list[Any]:
+    command = [sys.executable, "-P", "-m", "llamactl.config.head_child", question]
+    orders = msgspec.json.encode([os.fsencode(path).hex() for path in paths])
     try:
         said = subprocess.run(
             command, input=orders, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=TIMEOUT_S, check=False
@@ -79,11 +108,11 @@ def ask_child(paths: Sequence[str]) -> dict[str, Head | None]:
     except subprocess.TimeoutExpired as error:
         said = error.stdout or b""
     except OSError:
-        return {}
-    heads: dict[str, Head | None] = {}
-    for path, line in zip(paths, said.splitlines(), strict=False):
+        return []
+    values: list[Any] = []
+    for line in said.splitlines():
         try:
-            heads[path] = msgspec.json.decode(line, type=Head | None)
+            values.append(msgspec.json.decode(line, type=kind))
         except (msgspec.DecodeError, RecursionError):
             break
-    return heads
+    return values

@@ -21,7 +21,8 @@ from llamactl.config.assemble import Draft, assemble_config, make_draft
 from llamactl.config.changes import show_setting
 from llamactl.config.companions import Heads, list_names
 from llamactl.config.discover import Found, Places, find_models, list_undecided, sort_files
-from llamactl.config.heads import HeadReader, forget_heads
+from llamactl.config.foreign_files import refuse_foreign_files
+from llamactl.config.heads import FaultReader, HeadReader, forget_faults, forget_heads
 from llamactl.config.keys import Key
 from llamactl.config.kinds import show_value
 from llamactl.config.machine_keys import GLOBAL_KEYS
@@ -48,9 +49,15 @@ _ABOVE_DEFAULTS = "this key is for the whole machine: it stands at the top of th
 _NOT_IN_DEFAULTS = _NOT_A_DEFAULT | _OF_A_DIRECTORY | dict.fromkeys(_OF_THE_MACHINE, _ABOVE_DEFAULTS)
 
 
-def load_config(paths: Paths, previous: Config | None = None, read_heads: HeadReader = forget_heads) -> Config:
+def load_config(
+    paths: Paths,
+    previous: Config | None = None,
+    read_heads: HeadReader = forget_heads,
+    read_faults: FaultReader = forget_faults,
+) -> Config:
     """The whole configuration of `paths.config_dir`. With `previous`, files that cannot be read leave what they set
     before as it was. `read_heads`: who reads the heads of model files, where those decide what belongs together.
+    `read_faults`: who tells files that are no models.
     """
     problems: list[Problem] = []
     table = read_toml(paths.config_file, problems)
@@ -91,6 +98,7 @@ def load_config(paths: Paths, previous: Config | None = None, read_heads: HeadRe
         found += _describe_found(content, new, named_paths)
         drafts += [draft for draft, _ in new]
     config = assemble_config(machine.settings, str(paths.config_file), drafts, kept_files, previous, problems)
+    config = refuse_foreign_files(config, read_faults)
     return replace(
         config,
         defaults=machine.defaults,

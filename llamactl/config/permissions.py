@@ -21,12 +21,12 @@ from pathlib import Path
 
 from llamactl.child.properties import MODEL_GROUP, choose_read_only
 from llamactl.config.companions import PROJECTOR_ARCHITECTURE, Fit, Kind, describe_need, judge
-from llamactl.config.gguf import MAGIC, find_fault, open_regular
+from llamactl.config.gguf import BEGINNING_BYTES, find_fault, judge_beginning, open_regular
 from llamactl.config.heads import acquire_heads
 from llamactl.config.read import describe_os_error
-from llamactl.config.toml_tables import Place, format_key
+from llamactl.config.toml_tables import Place, format_key, place_model
 from llamactl.paths import Paths
-from llamactl.settings import Config, ModelSettings, Problem
+from llamactl.settings import Config, ModelSettings, Problem, list_named_files
 from llamactl.share import HOMES
 from llamactl.systemd.host import acquire_gpu_groups
 
@@ -121,15 +121,15 @@ def check_config(
     heads: dict[str, str] = {}
     for model in config.models.values():
         bound = [Path(path) for path in choose_read_only(model, ())]
-        for key, path in list_files(model):
+        for key, path in list_named_files(model):
             way = list_directories(Path(path), top, hidden, bound)
             for blocked, message, hint in find_blocks(path, way, who, acl):
                 blocks.setdefault(blocked, _Blocks(hint, message)).models.append((model, key))
             if path not in heads:
                 heads[path] = inspect_file(path)
             if heads[path]:
-                problems.append(_place(model).report(f"cannot use {path!r}: {heads[path]}", key))
-        if not any(heads[path] for _, path in list_files(model)):
+                problems.append(place_model(model).report(f"cannot use {path!r}: {heads[path]}", key))
+        if not any(heads[path] for _, path in list_named_files(model)):
             problems += _find_misfits(model)
         problems += _find_secrets(model)
     return [_report_block(block) for block in blocks.values()] + problems
@@ -147,18 +147,12 @@ def explain_unreadable(
     """Why an instance may not read one of its model's files, with the cure; empty when it may, or nobody can say."""
     who = reader or acquire_reader(paths)
     bound = [Path(path) for path in choose_read_only(model, ())]
-    for _, path in list_files(model):
+    for _, path in list_named_files(model):
         way = list_directories(Path(path), top, replaced if who.uid is None else (), bound)
         for _, message, hint in find_blocks(path, way, who, acl):
             if hint != _AS_ROOT:
                 return f"{message}; {hint}"
     return ""
-
-
-def list_files(model: ModelSettings) -> list[tuple[str, str]]:
-    """(key, path) of everything that an instance of the model opens."""
-    files = [("path", path) for path in model.files or (model.path,)]
-    return files + [(key, path) for key, path in (("mmproj", model.mmproj), ("draft", model.draft)) if path]
 
 
 def find_blocks(
@@ -200,20 +194,14 @@ def inspect_file(path: str) -> str:
     """
     try:
         with open_regular(path) as file:
-            head = file.read(64)
+            head = file.read(BEGINNING_BYTES)
     except OSError as error:
         return "it is no regular file" if error.errno == errno.EINVAL else ""
-    if not head:
-        return "it is empty"
-    if head.startswith(MAGIC):
+    foreign = judge_beginning(head)
+    if not foreign:
         with suppress(OSError, ValueError):  # ValueError: there is no way to map it
             return find_fault(Path(path))
-        return ""
-    if head.startswith(b"version https://git-lfs"):
-        return "it is a pointer of Git LFS, not the file itself; run `git lfs pull`"
-    if head.lstrip()[:1] == b"<":
-        return "it is a web page; the download went wrong"
-    return f"it is no GGUF file: it starts with {head[:4]!r}, not {MAGIC!r}"
+    return foreign
 
 
 def _describe(path: Path | str, status: os.stat_result) -> str:
@@ -225,10 +213,6 @@ def _cure(bit: str, path: Path | str) -> str:
     return f"run `chmod o+{bit} {where}`, or `setfacl -m g:{MODEL_GROUP}:{bit} {where}`"
 
 
-def _place(model: ModelSettings) -> Place:
-    return Place(model.source, f"models.{format_key(model.name)}", model.name)
-
-
 def _report_block(block: _Blocks) -> Problem:
     model, key = block.models[0]
     others = list(dict.fromkeys(other.name for other, _ in block.models if other.name != model.name))
@@ -236,12 +220,12 @@ def _report_block(block: _Blocks) -> Problem:
     if others:
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         message += f" (also for {', '.join(others[:3])}{more})"
-    return _place(model).report(message, key, block.hint)
+    return place_model(model).report(message, key, block.hint)
 
 
 def _find_misfits(model: ModelSettings) -> list[Problem]:
     """A model that is a projector, and companions whose heads say that they are not for this model."""
-    place = _place(model)
+    place = place_model(model)
     own = acquire_heads([model.path])[model.path]
     if own is not None and own.architecture == PROJECTOR_ARCHITECTURE:
         message = f"cannot use {model.path!r}: it is a multimodal projector, not a model"

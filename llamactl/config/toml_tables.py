@@ -17,7 +17,7 @@ from llamactl.config.keys import Key
 from llamactl.config.kinds import list_reasons, show_value
 from llamactl.config.model_keys import CHAT_TEMPLATE_FILE, OTHER_NAMES
 from llamactl.config.read import UnreadableError, read_text
-from llamactl.settings import Problem
+from llamactl.settings import ModelSettings, Problem
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -38,6 +38,11 @@ class Place:
         """A finding about this table, or about one key of it."""
         where = self.at(key) if key else self.table
         return Problem(file=self.file, where=where, message=message, hint=hint, model=self.model, fatal=fatal)
+
+
+def place_model(model: ModelSettings) -> Place:
+    """Where a finding about a model as a whole is, however it came into the configuration."""
+    return Place(model.source, f"models.{format_key(model.name)}", model.name)
 
 
 def format_key(key: str) -> str:

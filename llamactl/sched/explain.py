@@ -4,7 +4,6 @@ Texts only: refusals that a user reads, and the fields of journal lines. Numbers
 readable in messages.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ import msgspec
 
 from llamactl.errors import RETRY_AFTER_S, ErrorCode
 from llamactl.journal_events import JournalEvent
-from llamactl.names import MAX_NAME_LENGTH, format_command, quote_name
+from llamactl.names import format_command, quote_name, suggest_names
 from llamactl.protocol.control_socket import Failure
 from llamactl.protocol.values import Breakdown, LoadFailure, RowKind, State
 from llamactl.quantities import format_bytes
@@ -39,13 +38,7 @@ def hint_unknown(core: Core, name: str) -> str:
     """What to do about a name that no model has."""
     if core.config.unread:
         return f"it may stand in {core.config.unread[0]}, which cannot be read: `llamactl check` says why"
-    similar: list[str] = []
-    if len(core.names) <= 2000 and len(name) <= MAX_NAME_LENGTH:
-        plain = {known.casefold(): known for known in core.names}
-        similar = [plain[match] for match in difflib.get_close_matches(name.casefold(), plain, n=3, cutoff=0.6)]
-    if similar:
-        return f"did you mean {' or '.join(quote_name(match) for match in similar)}?"
-    return "`llamactl list` shows all models"
+    return suggest_names(name, core.names) or "`llamactl list` shows all models"
 
 
 def refuse_unknown(core: Core, name: str) -> Failure:

@@ -11,7 +11,8 @@ import msgspec
 
 from llamactl.child.extra import choose_unenforced
 from llamactl.config.changes import describe_changes
-from llamactl.config.heads import HeadCache
+from llamactl.config.gguf import Head
+from llamactl.config.heads import FileCache, ask_faults, ask_heads
 from llamactl.config.load import load_config
 from llamactl.journal_events import JournalEvent
 from llamactl.paths import Paths
@@ -29,14 +30,15 @@ class Configuration:
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
-        self._heads = HeadCache()
+        self._heads = FileCache[Head | None](ask_heads)
+        self._faults = FileCache[str](ask_faults)
         self._has_read = False
         self.current = Config()
 
     async def read(self) -> None:
         """Read all of it, for the first time or again, and log what is wrong."""
         before = self.current if self._has_read else None
-        self.current = await asyncio.to_thread(load_config, self._paths, before, self._heads)
+        self.current = await asyncio.to_thread(load_config, self._paths, before, self._heads, self._faults)
         self._has_read = True
         for problem in self.current.problems:
             _log.warning(

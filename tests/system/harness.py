@@ -151,8 +151,8 @@ class Llamactl:
         )
         return done
 
-    def cli_json(self, *arguments: str) -> Any:
-        return json.loads(self.cli(*arguments, "--json").stdout)
+    def cli_json(self, *arguments: str, status: int = 0) -> Any:
+        return json.loads(self.cli(*arguments, "--json", status=status).stdout)
 
     def list_models(self) -> dict[str, dict[str, Any]]:
         """Status of every configured model, by name."""

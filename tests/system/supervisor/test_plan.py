@@ -50,6 +50,7 @@ def test_pin_by_command_refuses_others_and_survives_the_supervisor(three: Llamac
     three.cli("pin", "a")
     answer = three.chat("b")
     assert (answer.status, "'a'" in answer.error["message"]) == (409, True)
+    assert "it would be refused" in three.cli("plan", "b", status=5).stdout
     pid = three.show_pid("llamactl-model@a.service")
     run("systemctl", "restart", "llamactl.service")
     three.wait_event("instances_recovered")

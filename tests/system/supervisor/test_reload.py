@@ -75,6 +75,17 @@ def test_broken_file_costs_only_its_own_models(loaded: Llamactl, tiny: dict[str,
     assert loaded.chat("b").status == 200
 
 
+def test_reload_finds_the_file_that_is_no_model_as_check_does(loaded: Llamactl) -> None:
+    loaded.write_models("hosts.toml", hosts={"path": "/etc/hosts"})
+    reloaded = loaded.cli("reload", status=1)
+    assert reloaded.stdout == "invalid: hosts\n"
+    checked = loaded.cli("check", status=1)
+    assert reloaded.stderr == f"llamactl: {checked.stdout}"
+    assert "it is no GGUF file: it starts with" in loaded.cli("plan", "hosts", status=1).stdout
+    assert "it is no GGUF file" in loaded.chat("hosts").error["message"]
+    assert loaded.chat("a").status == 200
+
+
 def test_restart_with_a_broken_file_keeps_its_models_that_run(loaded: Llamactl, tiny: dict[str, Path]) -> None:
     loaded.write_models("more.toml", b={"path": str(tiny["b"]), "ctx": 1024, "aliases": ["second"]})
     loaded.cli("reload")

@@ -98,7 +98,7 @@ def test_plan_knows_of_the_replaced_file(measured: Llamactl, place: Path, files:
     put(files["big"], place / "rf.gguf")
     assert measured.cli_json("plan", "rf")["outcome"] == "measure"
     journal.wait_entry(cursor, LLAMACTL_EVENT="model_measured", LLAMACTL_MODEL="rf")
-    after = measured.cli_json("plan", "rf")
+    after = measured.cli_json("plan", "rf", status=5)
     assert (after["outcome"], after["devices"][0]["needs"] > BIG) == ("refused", True)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from llamactl.cli import logs
 from llamactl.errors import ErrorCode, LlamactlError
+from tests.unit.config.tree import Tree
 
 
 def make_journal(directory: Path) -> Path:
@@ -36,3 +37,23 @@ def test_another_journal_than_the_systems_is_not_looked_at(monkeypatch: pytest.M
         with pytest.raises(LlamactlError) as refused:
             logs.run_logs(argparse.Namespace(name="m", options=options, follow=False, lines=None))
         assert refused.value.code is code
+
+
+def test_name_that_is_mistyped_is_guessed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.model(name="smollm2", keys='aliases = ["tiny"]')
+    tree.file("bad.toml", "[models.broken]\nctxx = 1\n")
+    monkeypatch.setenv("LLAMACTL_CONFIG_DIR", str(tree.paths.config_dir))
+    monkeypatch.setattr(logs, "find_sealed_journal", lambda: None)
+    monkeypatch.setattr(logs, "_has_lines", lambda name: False)
+    guesses = {}
+    for name in ("smolm", "Tiny2", "brokn", "other"):
+        with pytest.raises(LlamactlError) as refused:
+            logs.run_logs(argparse.Namespace(name=name, options=[], follow=False, lines=None))
+        guesses[name] = refused.value.hint
+    assert guesses == {
+        "smolm": "did you mean 'smollm2'?",
+        "Tiny2": "did you mean 'tiny'?",
+        "brokn": "did you mean 'broken'?",
+        "other": "`llamactl list` shows all models",
+    }

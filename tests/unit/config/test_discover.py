@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llamactl.config.discover import Findings, Found, find_models, sort_files
-from llamactl.config.heads import HeadCache, HeadReader, acquire_heads
+from llamactl.config.heads import FileCache, HeadReader, acquire_heads, ask_heads
 from llamactl.config.walk import Folder, parse_repository
 from llamactl.settings import Config
 from tests.models import write_model, write_projector
@@ -399,7 +399,7 @@ def test_too_many_entries_are_not_looked_at_and_that_is_told(tree: Tree, monkeyp
 # --- companions by their heads ---
 
 
-@pytest.mark.parametrize("read_heads", [acquire_heads, HeadCache()], ids=["here", "by a child"])
+@pytest.mark.parametrize("read_heads", [acquire_heads, FileCache(ask_heads)], ids=["here", "by a child"])
 def test_projector_is_attached_by_what_its_head_says(tree: Tree, read_heads: HeadReader) -> None:
     write_model(tree.models / "Hermes-7B.gguf", n_embd=64)
     write_projector(tree.models / "Qwen3.5-0.8B-mmproj-BF16.gguf", projector="qwen3vl_merger", width=1024)

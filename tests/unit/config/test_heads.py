@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llamactl.config.gguf import Head
-from llamactl.config.heads import HeadCache, acquire_heads, ask_child
+from llamactl.config.heads import FileCache, acquire_heads, ask_heads
 from tests.models import write_model, write_projector
 
 
@@ -21,7 +21,7 @@ def test_child_says_what_reading_here_says(tmp_path: Path) -> None:
     (tmp_path / "directory.gguf").mkdir()
     write_projector(tmp_path / "x\udcff\n-mmproj.gguf", projector="mlp", width=96)
     paths = [*sorted(map(str, tmp_path.iterdir())), str(tmp_path / "nowhere.gguf")]
-    heads = ask_child(paths)
+    heads = ask_heads(paths)
     assert heads == acquire_heads(paths)
     assert heads[str(tmp_path / "whole.gguf")] == Head(
         architecture="llama", width=64, names=("tiny",), tokenizer="llama", n_tokens=274
@@ -34,7 +34,7 @@ def test_child_says_what_reading_here_says(tmp_path: Path) -> None:
 
 def test_child_does_not_wait_for_the_writer_of_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gguf")
-    assert ask_child([str(tmp_path / "pipe.gguf")]) == {str(tmp_path / "pipe.gguf"): None}
+    assert ask_heads([str(tmp_path / "pipe.gguf")]) == {str(tmp_path / "pipe.gguf"): None}
 
 
 def test_child_reads_without_any_capability() -> None:
@@ -56,12 +56,12 @@ def test_of_a_child_that_fails_counts_what_it_has_said(
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr("llamactl.config.heads.TIMEOUT_S", 0.5)
     paths = ["/a.gguf", "/b.gguf", "/c.gguf"]
-    assert ask_child(paths) == HeadCache()(paths) == {"/a.gguf": None, "/b.gguf": Head(width=7)}
+    assert ask_heads(paths) == FileCache(ask_heads)(paths) == {"/a.gguf": None, "/b.gguf": Head(width=7)}
 
 
 def test_child_that_cannot_be_started_has_learnt_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert ask_child(["/a.gguf"]) == {}
+    assert ask_heads(["/a.gguf"]) == {}
 
 
 def test_file_that_takes_long_costs_only_its_own_head(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_file_that_takes_long_costs_only_its_own_head(tmp_path: Path) -> None:
     (tmp_path / "endless.gguf").write_bytes(endless)
     os.truncate(tmp_path / "endless.gguf", 4 << 30)  # zeros, on no disk
     model = str(write_model(tmp_path / "m.gguf"))
-    heads = ask_child([str(tmp_path / "endless.gguf"), model])
+    heads = ask_heads([str(tmp_path / "endless.gguf"), model])
     assert heads == {str(tmp_path / "endless.gguf"): None} | acquire_heads([model])
 
 
@@ -81,7 +81,7 @@ def test_only_files_that_are_new_or_others_are_asked_for(tmp_path: Path) -> None
         asked.append(list(paths))
         return acquire_heads(paths)
 
-    cache = HeadCache(ask)
+    cache = FileCache(ask)
     a, b = (str(write_model(tmp_path / name)) for name in ("a.gguf", "b.gguf"))
     assert cache([a, b]) == cache([b, a]) == acquire_heads([a, b])
     write_model(tmp_path / "new.gguf", n_embd=128).rename(b)
@@ -93,6 +93,6 @@ def test_only_files_that_are_new_or_others_are_asked_for(tmp_path: Path) -> None
 def test_what_was_not_learnt_is_asked_for_again(tmp_path: Path) -> None:
     answers = [{}, None]
     path = str(write_model(tmp_path / "a.gguf"))
-    cache = HeadCache(lambda paths: acquire_heads(paths) if answers.pop(0) is None else {})
+    cache = FileCache(lambda paths: acquire_heads(paths) if answers.pop(0) is None else {})
     assert cache([path]) == {}
     assert cache([path]) == acquire_heads([path])

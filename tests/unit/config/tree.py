@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from llamactl.config.heads import HeadReader, forget_heads
+from llamactl.config.heads import FaultReader, HeadReader, forget_faults, forget_heads
 from llamactl.config.load import load_config
 from llamactl.paths import Paths
 from llamactl.settings import Config
@@ -40,8 +40,13 @@ class Tree:
         path = self.gguf(f"{name}.gguf")
         return self.file(f"{name}.toml", f'[models.{name}]\npath = "{path}"\n{keys}\n')
 
-    def load(self, previous: Config | None = None, read_heads: HeadReader = forget_heads) -> Config:
-        return load_config(self.paths, previous, read_heads)
+    def load(
+        self,
+        previous: Config | None = None,
+        read_heads: HeadReader = forget_heads,
+        read_faults: FaultReader = forget_faults,
+    ) -> Config:
+        return load_config(self.paths, previous, read_heads, read_faults)
 
     def complaints(self) -> list[str]:
         """All problems, with file names shortened to what a test can name."""
