@@ -198,4 +198,5 @@ def _hint_install() -> str:
     program = os.path.abspath(sys.argv[0])
     found = os.path.dirname(program) in ("/usr/bin", "/usr/local/bin") or os.path.basename(program) != "llamactl"
     command = "llamactl" if found else shlex.quote(program)
-    return f"install it first: sudo {command} install; then: sudo systemctl enable --now llamactl"
+    sudo = "sudo " if os.geteuid() else ""
+    return f"install it first: {sudo}{command} install; then: {sudo}systemctl enable --now llamactl"

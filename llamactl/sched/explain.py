@@ -12,8 +12,8 @@ import msgspec
 from llamactl.errors import RETRY_AFTER_S, ErrorCode
 from llamactl.journal_events import JournalEvent
 from llamactl.names import format_command, quote_name, suggest_names
-from llamactl.protocol.control_socket import Failure
-from llamactl.protocol.values import Breakdown, LoadFailure, RowKind, State
+from llamactl.protocol.control_socket import Failure, Progress
+from llamactl.protocol.values import Breakdown, LoadFailure, RowKind, Stage, State
 from llamactl.quantities import format_bytes
 from llamactl.sched.breakdowns import sum_per_account
 from llamactl.sched.core import Core
@@ -213,6 +213,22 @@ def record_ended_badly(core: Core, event: JournalEvent, model: Model, failure: L
     core.record(
         event, model.name, "error", result=failure.result, exit_code=failure.exit_code, reason=failure.message, **fields
     )
+
+
+WITHOUT_EXTRA_BUFTS = (
+    "this processor cannot run llama.cpp's code for extra buffer types (AMX, repacked weights): it is loaded again "
+    "without them, and so are all others; `repack = false` saves the first try"
+)
+WITH_MORE_MEMORY = "idle models are unloaded, and it is tried once more"
+"""What happens next to a load that has failed and is not given up."""
+
+
+def tell_retry(core: Core, model: Model, failure: LoadFailure, next_step: str) -> None:
+    """Tell those who wait for a load that it has failed, why, and what happens next."""
+    entry = core.queue.get(model.name)
+    for waiter in entry.waiters if entry is not None else ():
+        warning = f"the load failed ({failure.message or failure.result}): {next_step}"
+        core.tell_progress(waiter, Progress(id=0, stage=Stage.QUEUED, warning=warning))
 
 
 def format_rows(breakdown: Breakdown | None) -> dict[str, int]:

@@ -285,17 +285,13 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
     core.drop_instance(model, State.FAILED)
     if died_in_warmup and instance.extra_bufts and instance.settings.repack and model.settings is not None:
         stop_using_extra_bufts(core)
-        explain.record_ended_badly(
-            core,
-            JournalEvent.WARM_UP_DIED,
-            model,
-            failure,
-            next="instance died in warm-up, retrying without extra buffer types",
-        )
+        explain.record_ended_badly(core, JournalEvent.WARM_UP_DIED, model, failure, next=explain.WITHOUT_EXTRA_BUFTS)
+        explain.tell_retry(core, model, failure, explain.WITHOUT_EXTRA_BUFTS)
         if core.queue.get(model.name) is None:
             core.queue.join(model.name, now).detached = True
         return
     if retry and model.settings is not None:
+        explain.tell_retry(core, model, failure, explain.WITH_MORE_MEMORY)
         if core.queue.get(model.name) is None:
             core.queue.join(model.name, now).detached = True
         return

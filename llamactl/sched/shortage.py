@@ -10,6 +10,7 @@ import re
 
 from llamactl.journal_events import JournalEvent
 from llamactl.protocol.values import LoadFailure
+from llamactl.sched import explain
 from llamactl.sched.breakdowns import HOST
 from llamactl.sched.core import Core
 from llamactl.sched.instances import Instance, Model
@@ -63,7 +64,7 @@ def learn_from_failure(core: Core, model: Model, instance: Instance, failure: Lo
         "warning",
         reason=failure.message,
         result=failure.result,
-        next="idle models are unloaded, and it is tried once more",
+        next=explain.WITH_MORE_MEMORY,
         **{f"needs_{name.lower()}_bytes": model.learnt[name] for name in sorted(short)},
     )
     return True

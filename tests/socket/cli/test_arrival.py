@@ -92,15 +92,17 @@ def test_socket_that_is_gone_while_the_supervisor_runs_wants_a_restart(
 
 
 @pytest.mark.parametrize(
-    ("load", "hint"),
+    ("load", "uid", "hint"),
     [
-        ("not-found", "install it first: sudo llamactl install; then: sudo systemctl enable --now llamactl"),
-        ("loaded", "start it: systemctl start llamactl"),
+        ("not-found", 1000, "install it first: sudo llamactl install; then: sudo systemctl enable --now llamactl"),
+        ("not-found", 0, "install it first: llamactl install; then: systemctl enable --now llamactl"),
+        ("loaded", 1000, "start it: systemctl start llamactl"),
     ],
 )
 def test_before_it_is_installed_it_is_to_be_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: str, hint: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: str, uid: int, hint: str
 ) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: uid)
     monkeypatch.setenv("PATH", add_systemctl(tmp_path, "inactive", load=load))
     with pytest.raises(LlamactlError) as refused:
         Client(tmp_path / "none" / "control.sock")
@@ -114,6 +116,7 @@ def test_command_that_root_would_not_find_is_named_by_its_path(tmp_path: Path, m
         ("/usr/local/bin/llamactl", "llamactl"),
     ):
         monkeypatch.setattr("sys.argv", [program, "ps"])
+        monkeypatch.setattr("os.geteuid", lambda: 1000)
         with pytest.raises(LlamactlError) as refused:
             Client(tmp_path / "none" / "control.sock")
         assert refused.value.hint.startswith(f"install it first: sudo {command} install; then: ")

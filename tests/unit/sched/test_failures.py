@@ -126,7 +126,9 @@ def test_a_warm_up_that_dies_by_signal_is_tried_once_without_extra_buffer_types_
     assert (again.settings.name, again.extra_bufts) == ("a", False)
     assert bench.refused() == {}
     (record,) = bench.records("warm-up died")
-    assert "retrying without extra buffer types" in record.fields["next"]
+    assert "it is loaded again without them" in record.fields["next"]
+    [told] = [progress for progress in bench.progress() if progress.warning]
+    assert told.warning == f"the load failed (segmentation fault): {record.fields['next']}"
     bench.ready("a")
     assert bench.granted() == [waiter]
     bench.measure("b", host=1)
