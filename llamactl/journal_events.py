@@ -140,6 +140,7 @@ class JournalEvent(StrEnum):
     MODEL_LOADED = "model loaded", "By its instance, which is ready with that.", _CHILD
     MODEL_FREED = "model freed", "It sleeps now.", _CHILD
     ENGINE_STEP_FAILED = "engine step failed", "The requests in it have failed; the instance goes on.", _CHILD
+    INSTANCE_BROKEN = "instance broken", "A bug in an instance: it ends, and can be loaded again.", _CHILD
     ENGINE_BROKEN = "engine broken", "The instance cannot compute any longer, and ends.", _CHILD
     CHAT_TEMPLATE_UNUSABLE = (
         "chat template unusable",

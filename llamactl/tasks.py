@@ -27,6 +27,11 @@ class TaskSet:
         for task in list(self._tasks):
             task.cancel()
 
+    async def wait(self) -> None:
+        """Return when none is left, however each of them has ended."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     def _finish(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:

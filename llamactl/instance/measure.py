@@ -19,6 +19,7 @@ from llamactl.protocol.lines import VERSION
 from llamactl.protocol.report_socket import AnswerResult, ChildHello, ChildState, Order
 from llamactl.protocol.values import Breakdown, DeviceList, Facts
 from llamactl.systemd.journal import get_logger
+from llamactl.tasks import raise_in_loop
 
 if TYPE_CHECKING:
     from llamactl.instance.llama.model import LoadedModel
@@ -69,15 +70,14 @@ def _complete_facts(environment: ChildEnvironment, model: "LoadedModel", facts: 
     """With what the model can be asked for. Raises LlamactlError where its template would end an instance."""
     from llamactl.instance.chat.trial import Tried, find_excess
     from llamactl.instance.llama.chat import list_builtin_templates
-    from llamactl.instance.llama.params import POOLING_TYPES, makes_embeddings
+    from llamactl.instance.llama.params import POOLING_NAMES, makes_embeddings
     from llamactl.instance.readers import Planning, complete_facts, make_planning
 
     settings, vocabulary = environment.settings, model.vocabulary
     traits = model.read_traits(settings.swa_full)
     pooling = ""
     if makes_embeddings(settings, traits):
-        in_file = next((name for name, number in POOLING_TYPES.items() if number == traits.pooling), "none")
-        pooling = settings.pooling or in_file
+        pooling = settings.pooling or (POOLING_NAMES[traits.pooling] if traits.pooling is not None else "none")
     source = settings.chat_template or model.read_meta("tokenizer.chat_template") or ""
     planning = Planning()
     if not pooling and source not in list_builtin_templates():
@@ -106,7 +106,7 @@ async def run_measure(environment: ChildEnvironment) -> int:
         pid=os.getpid(),
         llama_cpp=read_version(),
     )
-    link = ReportLink(environment.report, hello, _refuse_order, lambda: 0)
+    link = ReportLink(environment.report, hello, _refuse_order, lambda: 0, raise_in_loop)
     link.start()
     link.send(ChildState.LOADING, stage="starting")
     try:

@@ -30,6 +30,7 @@ from llamactl.protocol.report_socket import (
 )
 from llamactl.protocol.values import Note
 from llamactl.systemd.journal import get_logger
+from llamactl.tasks import TaskSet
 
 log = get_logger()
 
@@ -46,7 +47,9 @@ class ReportLink:
         hello: ChildHello,
         handle_order: Callable[[Order], tuple[AnswerResult, str]],
         count_busy: Callable[[], int],
+        on_failure: Callable[[BaseException], None],
     ) -> None:
+        """`on_failure` is told the error after which the connection is not kept any longer: a bug."""
         self._path = path
         self._hello = hello
         self._handle_order = handle_order
@@ -59,15 +62,16 @@ class ReportLink:
         """The report that went out last spoke of requests in flight."""
         self._writer: asyncio.StreamWriter | None = None
         self._ack_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet(on_failure)
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        """Connect, and stay connected until `close`."""
+        self._tasks.spawn(self._run())
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """End the connection; what has not gone out is lost (`deliver` it before)."""
+        self._tasks.cancel()
+        await self._tasks.wait()
 
     @property
     def is_connected(self) -> bool:

@@ -11,12 +11,9 @@ running step is not older than such a step may be.
 import asyncio
 import contextlib
 import gc
-import importlib
 import os
 import signal
-import socket
 import time
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +22,7 @@ import msgspec
 from llamactl.child.orders import ChildEnvironment
 from llamactl.errors import LlamactlError
 from llamactl.instance.engine.activity import Activity
+from llamactl.instance.http_server import import_server, serve_http
 from llamactl.instance.llama.background_load import BackgroundLoad
 from llamactl.instance.report import ReportLink
 from llamactl.journal_events import JournalEvent
@@ -33,16 +31,15 @@ from llamactl.protocol.report_socket import AnswerResult, ChildHello, ChildState
 from llamactl.sockets import bind_unix_socket
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
+from llamactl.tasks import TaskSet
 
 if TYPE_CHECKING:
-    from llamactl.instance.engine.engine import Engine
-    from llamactl.instance.engine.media import Encoder
     from llamactl.instance.engine.stats import Stats
     from llamactl.instance.http.api import Api
-    from llamactl.instance.http.service import Service
     from llamactl.instance.llama.loading import Loaded
     from llamactl.instance.llama.model import LoadedModel
     from llamactl.instance.readers import Readers
+    from llamactl.instance.serving import Serving
 
 log = get_logger()
 
@@ -55,7 +52,6 @@ HANG_S = 120.0
 HANG_PER_TOKEN_S = 1.0
 """A step that takes longer than both together hangs. Generous: a large model on a slow machine is no hang."""
 ENGINE_CLOSE_S = 5.0
-KEEP_ALIVE_S = 3600
 BACKLOG = 2048
 """Connections that the kernel keeps until they are accepted. A full queue refuses at once, on Unix sockets."""
 
@@ -77,18 +73,12 @@ class Instance:
         """Something is wanted that may not be so yet: an end, sleep, or being awake."""
         self._progress_s = time.monotonic()
         self._status = EXIT_DONE
-        self._engine: Engine | None = None
+        self._serving: Serving | None = None
         self._stats: Stats | None = None
         """What has been done since the process began, over all times that it slept."""
-        self._n_threads = 1
-        """Of the model that is loaded, where it computes alone."""
         self._sharers = 1
         self._load_stage = "model"
         """Whose progress is reported."""
-        self._loaded: Loaded | None = None
-        """Kept for the arrays that llama.cpp's parameters point to."""
-        self._encoder: Encoder | None = None
-        """Of the model that is loaded, if it has a projector."""
         self._readers: Readers | None = None
         """Of the model that is loading, made while its context is."""
         self._loop = asyncio.get_running_loop()
@@ -100,7 +90,10 @@ class Instance:
             pid=os.getpid(),
             llama_cpp=read_version(),
         )
-        self._link = ReportLink(environment.report, hello, self._handle_order, lambda: self._activity.n_busy)
+        self._link = ReportLink(
+            environment.report, hello, self._handle_order, lambda: self._activity.n_busy, self._handle_bug
+        )
+        self._tasks = TaskSet(self._handle_bug)
         self._activity.on_idle = self._link.tell_idle
 
     async def run(self) -> int:
@@ -113,19 +106,19 @@ class Instance:
         self._notifier.extend_timeout(self._environment.load_stall_s)
         self._load.attach(self._report_stage, self._report_progress, self._report_model)
         loading = asyncio.ensure_future(asyncio.to_thread(self._load.wait))
-        await asyncio.to_thread(_import_server)
+        await asyncio.to_thread(import_server)
         from llamactl.instance.http.api import Api
 
         self._api = Api(self._environment.settings, self._activity)
-        async with _serve_http(listener, self._api.build_app()):
+        async with serve_http(listener, self._api.build_app(), self._handle_bug):
             if await self._wait_for_load(loading):
                 gc.freeze()
                 gc.enable()
-                feeding = asyncio.ensure_future(self._feed_watchdog())
+                self._tasks.spawn(self._feed_watchdog())
                 if await self._live():
-                    feeding.cancel()
+                    self._tasks.cancel()
                     await self._end()
-                feeding.cancel()
+                self._tasks.cancel()
         self._environment.socket.unlink(missing_ok=True)
         await self._link.close()
         return self._status
@@ -174,8 +167,7 @@ class Instance:
         from llamactl.instance.llama.loading import Cancelled
 
         try:
-            loaded = self._loaded = await loading
-            service = self._build_service(loaded)
+            serving = self._serving = self._begin_serving(await loading)
         except Cancelled:
             await self._link.deliver(ChildState.STOPPING, timeout_s=ACK_TIMEOUT_S)
             return False
@@ -186,71 +178,23 @@ class Instance:
             self._status = EXIT_FAILED
             return False
         assert self._api is not None
+        service, self._stats = serving.service, serving.stats
+        self._apply_share()
         self._api.begin_service(service)
         self._activity.is_refusing, self._activity.is_asleep = self._stopping.is_set(), False
-        self._link.send(ChildState.READY, effective=loaded.effective, facts=service.facts)
+        self._link.send(ChildState.READY, effective=serving.loaded.effective, facts=service.facts)
         self._notifier.ready()
         self._notifier.status(f"{self._environment.model}: {service.n_ctx} tokens of context")
         log.info(JournalEvent.MODEL_LOADED, n_ctx=service.n_ctx, sequences=service.settings.parallel)
         return True
 
-    def _build_service(self, loaded: "Loaded") -> "Service":
-        from llamactl.instance.engine.embed import Embedder
-        from llamactl.instance.engine.engine import Engine
-        from llamactl.instance.engine.generate import Generator
-        from llamactl.instance.engine.media import Encoder, MediaReader
-        from llamactl.instance.engine.media_steps import MediaSteps
-        from llamactl.instance.engine.shift import choose_context_shift
-        from llamactl.instance.http.media_prompts import MediaPrompts
-        from llamactl.instance.http.parameters import choose_defaults
-        from llamactl.instance.http.service import Service
-        from llamactl.instance.llama.library import llama
-        from llamactl.instance.llama.params import POOLING_TYPES
-        from llamactl.instance.readers import complete_facts
+    def _begin_serving(self, loaded: "Loaded") -> "Serving":
+        from llamactl.instance.serving import begin_serving
 
-        settings, vocabulary = self._environment.settings, loaded.model.vocabulary
-        n_ctx, n_step = loaded.facts.n_ctx, int(llama.llama_n_ubatch(loaded.context))
-        n_batch = int(llama.llama_n_batch(loaded.context))
-        names = {number: name for name, number in POOLING_TYPES.items()}
-        pooling = names.get(int(llama.llama_pooling_type(loaded.context)), "none")
-        worker: Generator | Embedder
-        if loaded.embeds:
-            ranks = pooling == "rank"
-            n_values = llama.llama_model_n_cls_out(loaded.model.pointer) if ranks else loaded.facts.n_embd
-            worker = Embedder(loaded.context, n_values, settings.parallel, n_step, pooling)
-        else:
-            worker = Generator(loaded.context, vocabulary, loaded.traits, settings.parallel, n_ctx, n_step)
-            worker.shift = choose_context_shift(settings, loaded)
-            if loaded.projector is not None:
-                self._encoder = Encoder(MediaReader(loaded.projector, n_step), lambda: engine.wake())
-                worker.media = MediaSteps(loaded.context, self._encoder, n_step)
-        # What has been counted is of the process, not of one load.
-        self._stats = worker.stats = self._stats or worker.stats
+        settings = self._environment.settings
         readers = self._readers or self._make_readers(loaded.model)
         self._readers = None
-        engine = self._engine = Engine(worker, self._loop, self._handle_broken, self._load.thread)
-        self._n_threads = int(llama.llama_n_threads(loaded.context))
-        self._apply_share()
-        engine.start()
-        return Service(
-            settings=settings,
-            facts=complete_facts(loaded.facts, loaded.model, readers.planning, pooling if loaded.embeds else ""),
-            vocabulary=vocabulary,
-            prompts=readers.prompts,
-            template=readers.template,
-            engine=engine,
-            worker=worker,
-            n_ctx=n_ctx,
-            n_batch=n_batch,
-            embeds=loaded.embeds,
-            pooling=pooling,
-            sampling=choose_defaults(settings.sampling, loaded.model.read_meta),
-            created=_read_time(settings.path),
-            planner=readers.planning.planner,
-            no_planner=readers.planning.reason,
-            media=MediaPrompts(self._encoder, settings.media_path, vocabulary, readers.prompts.background),
-            rerank_template=loaded.model.read_meta("tokenizer.chat_template.rerank"),
-        )
+        return begin_serving(settings, loaded, readers, self._load.thread, self._handle_broken, self._stats)
 
     # --- sleeping ---------------------------------------------------------------------------------
 
@@ -261,20 +205,19 @@ class Instance:
             self._ordered.clear()
             if self._stopping.is_set():
                 break
-            if self._activity.is_asleep and self._engine is not None:  # also where it is to wake already
+            if self._activity.is_asleep and self._serving is not None:  # also where it is to wake already
                 await self._fall_asleep()
             if self._stopping.is_set():  # what has been called off then was the load from before
                 break
-            if not self._wanted_asleep and self._engine is None and not await self._wake_up():
+            if not self._wanted_asleep and self._serving is None and not await self._wake_up():
                 return False
         return True
 
     async def _fall_asleep(self) -> None:
         """Free all that llama.cpp holds. No request runs, and none is taken."""
-        loaded, engine = self._loaded, self._engine
+        serving = self._serving
         assert self._api is not None
-        assert loaded is not None
-        assert engine is not None
+        assert serving is not None
         service = self._api.end_service()
         if service is not None:
             settling = asyncio.ensure_future(service.background.settle())
@@ -284,19 +227,16 @@ class Instance:
             stopping.cancel()
             if self._stopping.is_set():
                 return
-        await asyncio.to_thread(engine.close)
-        if self._encoder is not None:
-            await asyncio.to_thread(self._encoder.close)
-        self._engine = self._loaded = self._encoder = None
-        await asyncio.to_thread(_free, loaded)
+        await asyncio.to_thread(serving.end)
+        self._serving = None
+        await asyncio.to_thread(serving.free)
+        effective = serving.loaded.effective
         rows = tuple(
             msgspec.structs.replace(row, model=0, context=0, compute=0, total=None, free=None)
-            for row in loaded.effective.devices
+            for row in effective.devices
         )
-        residue = msgspec.structs.replace(loaded.effective, devices=rows)
-        self._link.send(
-            ChildState.SLEEPING, effective=residue, facts=service.facts if service is not None else loaded.facts
-        )
+        residue = msgspec.structs.replace(effective, devices=rows)
+        self._link.send(ChildState.SLEEPING, effective=residue, facts=serving.service.facts)
         self._notifier.status("asleep")
         log.info(JournalEvent.MODEL_FREED, reason="idle")
 
@@ -323,13 +263,10 @@ class Instance:
 
     def _is_alive(self) -> bool:
         """Asleep it always is; while it wakes, as long as the load goes on; else as long as steps end."""
-        if self._engine is not None:
-            return self._engine.since_progress_s() < self._acquire_patience_s()
+        if self._serving is not None:
+            engine = self._serving.engine
+            return engine.since_progress_s() < HANG_S + HANG_PER_TOKEN_S * engine.count_step_tokens()
         return self._wanted_asleep or time.monotonic() - self._progress_s < self._environment.load_stall_s
-
-    def _acquire_patience_s(self) -> float:
-        assert self._engine is not None
-        return HANG_S + HANG_PER_TOKEN_S * self._engine.count_step_tokens()
 
     def _handle_order(self, order: Order) -> tuple[AnswerResult, str]:
         if order.order is OrderKind.WAKE:
@@ -346,7 +283,7 @@ class Instance:
             self._stop()
         elif self._wanted_asleep or self._stopping.is_set():
             pass  # it is under way already
-        elif self._activity.n_busy or self._engine is None:
+        elif self._activity.n_busy or self._serving is None:
             return AnswerResult.BUSY, "it is loading, or serves a request"
         else:
             self._activity.is_refusing = self._activity.is_asleep = self._wanted_asleep = True
@@ -364,13 +301,22 @@ class Instance:
 
     def _apply_share(self) -> None:
         """Of the processors, unless the configuration says how many threads there are."""
-        if self._engine is not None and not self._environment.settings.threads:
-            n_threads = max(1, self._n_threads // self._sharers)
-            self._engine.use_threads(n_threads)
+        if self._serving is not None and not self._environment.settings.threads:
+            n_threads = max(1, self._serving.n_threads // self._sharers)
+            self._serving.engine.use_threads(n_threads)
             log.debug(JournalEvent.PROCESSORS_SHARED, models=self._sharers, threads=n_threads)
 
     def _handle_broken(self, reason: str) -> None:
         log.critical(JournalEvent.ENGINE_BROKEN, reason=reason)
+        self._give_up(reason)
+
+    def _handle_bug(self, error: BaseException) -> None:
+        """What should run as long as the process does has failed: without it nobody can rely on the rest."""
+        reason = f"an internal error: {error!r}"
+        log.critical(JournalEvent.INSTANCE_BROKEN, reason=reason, exc_info=error)
+        self._give_up(reason)
+
+    def _give_up(self, reason: str) -> None:
         self._status = EXIT_BROKEN
         self._link.send(ChildState.FAILED, error=reason)
         self._stop()
@@ -383,88 +329,12 @@ class Instance:
 
     async def _end(self) -> None:
         self._notifier.stopping()
-        if self._engine is not None:
-            await asyncio.to_thread(self._engine.close, ENGINE_CLOSE_S)
+        if self._serving is not None:
+            await asyncio.to_thread(self._serving.engine.close, ENGINE_CLOSE_S)
         if self._status == EXIT_DONE:
             await self._link.deliver(ChildState.STOPPING, timeout_s=1.0)
 
 
-def _read_time(path: str) -> int:
-    """When a file was written; 0 where it is gone meanwhile."""
-    try:
-        return int(os.stat(path).st_mtime)
-    except OSError:
-        return 0
-
-
-def _free(loaded: "Loaded") -> None:
-    """The context before its model; then the heap's free pages go back to the kernel."""
-    from llamactl.instance.engine.background import trim_memory
-    from llamactl.instance.llama.library import llama
-
-    if loaded.projector is not None:
-        loaded.projector.close()
-    llama.llama_free(loaded.context)
-    loaded.model.close()
-    gc.collect()
-    trim_memory()
-
-
-_SERVER = (
-    "uvicorn",
-    "uvicorn.protocols.http.httptools_impl",
-    "llamactl.instance.http.api",
-    "llamactl.instance.engine.embed",
-    "llamactl.instance.engine.media_steps",
-    "llamactl.instance.readers",
-)
-
-
-def _import_server() -> None:
-    """What serving needs and loading does not, and what of it is needed last."""
-    for name in _SERVER:
-        importlib.import_module(name)
-
-
-@contextlib.asynccontextmanager
-async def _serve_http(listener: socket.socket, app: object) -> AsyncIterator[None]:
-    """Serves while the body runs; afterwards lets the responses that were under way end."""
-    import uvicorn
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    class Protocol(HttpToolsProtocol):
-        def _unsupported_upgrade_warning(self) -> None:
-            """Whoever asks for WebSocket is told by the answer; the journal would be told to install something."""
-
-    class Server(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            """Signals are the instance's."""
-            yield
-
-    config = uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        loop="none",
-        http=Protocol,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=2,
-    )
-    server = Server(config)
-    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        await serving
-
-
 async def run_serve(environment: ChildEnvironment, load: BackgroundLoad) -> int:
+    """Serve until told to end; returns the exit status: 0 done, 1 the load has failed, 3 the instance is broken."""
     return await Instance(environment, load).run()

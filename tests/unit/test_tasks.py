@@ -48,6 +48,30 @@ def test_tasks_that_end_or_are_cancelled_are_no_failures() -> None:
     assert failures == []
 
 
+def test_whoever_waits_does_so_until_the_last_task_has_ended() -> None:
+    ended: list[str] = []
+
+    async def test() -> None:
+        begun = asyncio.Event()
+
+        async def work() -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                ended.append("cancelled")
+
+        tasks = TaskSet(raise_in_loop)
+        tasks.spawn(work())
+        await begun.wait()
+        tasks.cancel()
+        await tasks.wait()
+        assert ended == ["cancelled"]
+
+    asyncio.run(test())
+
+
 def test_failure_that_is_a_bug_reaches_the_loop() -> None:
     async def fail() -> None:
         raise ValueError("spoilt")

@@ -32,6 +32,7 @@ CACHE_TYPES = {
 """ggml.h: enum ggml_type, those that a KV cache can have."""
 
 POOLING_TYPES = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
+POOLING_NAMES = {number: name for name, number in POOLING_TYPES.items()}
 """llama.h: enum llama_pooling_type."""
 
 ALIGN_TOKENS = 256
