@@ -6,6 +6,7 @@ read afterwards. One connection for each request, on the server's Unix socket, c
 
 import itertools
 import json
+import re
 import selectors
 import socket
 import time
@@ -17,6 +18,7 @@ from benchlib.report import BenchError
 
 TIMEOUT_S = 120.0
 PATH = "/v1/completions"
+_WORDS = re.compile(rb'"(?:reasoning_)?content":\s*"|"tool_calls":')
 
 
 class Stream:
@@ -51,6 +53,18 @@ class Stream:
             if b"data: " in seen:
                 return at_s - self.sent_s
         raise BenchError(f"cannot measure: no event came, but {seen[:300]!r}")
+
+    @property
+    def first_content_s(self) -> float:
+        """From the request to the first words of a chat, whose role comes before them: of the answer, of thoughts, or
+        of a call.
+        """
+        seen = b""
+        for at_s, data in self.pieces:
+            seen += data
+            if _WORDS.search(seen):
+                return at_s - self.sent_s
+        raise BenchError(f"cannot measure: no words came, but {seen[-300:]!r}")
 
     @property
     def end_s(self) -> float:
