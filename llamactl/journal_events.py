@@ -117,6 +117,7 @@ class JournalEvent(StrEnum):
     # --- the front ---
 
     FRONT_READY = "front ready", "It listens.", _FRONT
+    FRONT_BROKEN = "front broken", "A bug: it ends and is started again; requests that run may end first.", _FRONT
     FRONT_STOPPED = "front stopped", "It has ended; `cut` answers were not complete.", _FRONT
     FRONT_REPLACED = "front replaced", "A new process has taken over; this one ends what it has begun.", _FRONT
     FRONT_RELOAD_UNDER_WAY = "front reload under way already", "The second of two reloads does nothing.", _FRONT

@@ -41,8 +41,7 @@ def main() -> int:
     except LlamactlError as error:
         print(f"llamactl-front: {error}", file=sys.stderr)
         return error.kind.exit_status
-    uvloop.run(serve(sockets))
-    return 0
+    return uvloop.run(serve(sockets))
 
 
 def acquire_sockets(tcp: str | None) -> list[socket.socket]:
@@ -62,8 +61,10 @@ def acquire_sockets(tcp: str | None) -> list[socket.socket]:
     return sockets
 
 
-async def serve(sockets: list[socket.socket]) -> None:
-    """Serve until SIGTERM or SIGINT, or until a successor serves and the last answer begun here has ended."""
+async def serve(sockets: list[socket.socket]) -> int:
+    """Serve until SIGTERM or SIGINT, or until a successor serves and the last answer begun here has ended. Returns the
+    exit status: 1 after a bug, so that systemd starts another one.
+    """
     loop = asyncio.get_running_loop()
     front = Front(loop, acquire_paths().control_socket, get_logger())
     process = _Process(loop, front, sockets)
@@ -73,7 +74,7 @@ async def serve(sockets: list[socket.socket]) -> None:
     # While another process serves there is no hurry: not one answer shall be worse than the old one's.
     try:
         await front.start(sockets, CONNECT_WAIT_S if process.predecessor.is_there else 0.0)
-        await process.run()
+        return await process.run()
     finally:
         front.access.close()
 
@@ -93,7 +94,8 @@ class _Process:
         self._successor: Successor | None = None
         self._watchdog: asyncio.Task[None] | None = None
 
-    async def run(self) -> None:
+    async def run(self) -> int:
+        """Serve until this process is to end; returns its exit status."""
         # What a process says before systemd knows it as the main one is not heard: its predecessor speaks for it.
         self._watchdog = asyncio.create_task(_ping(self._notifier, is_known=not self.predecessor.is_there))
         if self.predecessor.is_there:
@@ -103,8 +105,15 @@ class _Process:
         self._log.info(JournalEvent.FRONT_READY, sockets=len(self._sockets))
         drained = asyncio.create_task(self._front.drained.wait())
         stopped = asyncio.create_task(self.stop.wait())
-        await asyncio.wait((drained, stopped), return_when=asyncio.FIRST_COMPLETED)
-        limit_s = STOP_LIMIT_S
+        await asyncio.wait((drained, stopped, self._front.broken), return_when=asyncio.FIRST_COMPLETED)
+        limit_s, status = STOP_LIMIT_S, 0
+        if self._front.broken.done():
+            self._log.critical(
+                JournalEvent.FRONT_BROKEN,
+                reason="an internal error; it restarts",
+                exc_info=self._front.broken.exception(),
+            )
+            status = 1
         if not self._front.draining:
             self.predecessor.say_leaving()
             self._notifier.stopping()
@@ -114,6 +123,7 @@ class _Process:
         for task in (drained, stopped, self._watchdog):
             task.cancel()
         self._log.info(JournalEvent.FRONT_STOPPED, cut=cut)
+        return status
 
     def begin_handover(self) -> None:
         if self._successor is not None:

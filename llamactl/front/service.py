@@ -45,6 +45,7 @@ from llamactl.protocol.control_socket import (
     Welcome,
 )
 from llamactl.settings import FrontSettings
+from llamactl.tasks import TaskSet
 
 BACKLOG = 4096
 MAX_UNKNOWN_NAMES = 1024
@@ -87,7 +88,9 @@ class Front:
         self.unknown_names: set[str] = set()
         """Names for which the default model stands in."""
         self._servers: list[asyncio.AbstractServer] = []
-        self._control_task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet(self._fail)
+        self.broken: asyncio.Future[None] = loop.create_future()
+        """Fails when the link to the supervisor has, by a bug: nobody would ever get a lease again."""
         self._empty: asyncio.Event = asyncio.Event()
         self._supervised = asyncio.Event()
         self.drained = asyncio.Event()
@@ -97,7 +100,7 @@ class Front:
 
     async def start(self, sockets: list[socket.socket], wait_s: float = 0.0) -> None:
         """Look for the supervisor, for `wait_s` before anything is accepted, and serve on listening sockets."""
-        self._control_task = self.loop.create_task(self.control.run())
+        self._tasks.spawn(self.control.run())
         if wait_s:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._supervised.wait(), wait_s)
@@ -122,13 +125,16 @@ class Front:
         cut = len(self.clients)
         for client in list(self.clients):
             client.abort()
-        if self._control_task is not None:
-            self._control_task.cancel()
+        self._tasks.cancel()
         self.leasing.close()
         self.pool.close()
         self.hangups.close()
         self.access.close()
         return cut
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.broken.done():
+            self.broken.set_exception(error)
 
     def drain(self) -> None:
         """Another process has taken over the sockets: end what has begun, however long it takes."""

@@ -19,6 +19,7 @@ from llamactl.supervisor.daemon import Supervisor
 from llamactl.systemd.journal import configure, get_logger
 from llamactl.systemd.manager import ManagerError
 from llamactl.systemd.notify import Notifier
+from llamactl.tasks import TaskSet
 
 _log = get_logger()
 
@@ -49,7 +50,8 @@ async def run(paths: Paths) -> int:
     notifier.ready()
     _log.info(JournalEvent.SUPERVISOR_STARTED, version=__version__, control=str(paths.control_socket))
     _feed_watchdog(loop, notifier)
-    reloads = loop.create_task(_serve_reloads(reload, supervisor, notifier))
+    reloads = TaskSet(supervisor.fail)
+    reloads.spawn(_serve_reloads(reload, supervisor, notifier))
     status = 0
     supervisor.broken.add_done_callback(lambda _: ended.set())
     await ended.wait()

@@ -96,7 +96,7 @@ class Units:
         self._failed: set[str] = set()
         """Slugs of model units that systemd keeps, failed, until they are reset. Measure units it never keeps."""
         self._tasks = TaskSet(on_failure)
-        self.manager = Manager(self._handle_unit_event, self._handle_lost)
+        self.manager = Manager(self._handle_unit_event, self._handle_lost, on_failure=on_failure)
         self.settings = GlobalSettings()
 
     async def open(self) -> list[Run]:

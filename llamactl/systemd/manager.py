@@ -83,8 +83,11 @@ class Manager:
         on_lost: Callable[[str], None],
         *,
         user: bool = False,
+        on_failure: Callable[[BaseException], None] = raise_in_loop,
     ) -> None:
-        """`on_event` is called in the order of what happened; `user` talks to the user's own systemd."""
+        """`on_event` is called in the order of what happened; `user` talks to the user's own systemd. `on_failure` is
+        told of an error after which no unit is heard of any longer: a bug.
+        """
         self._on_event = on_event
         self._on_lost = on_lost
         self._user = user
@@ -93,9 +96,8 @@ class Manager:
         self._next_id = 0
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._referenced: set[str] = set()
-        self._background = TaskSet(raise_in_loop)
+        self._tasks = TaskSet(on_failure)
         self._connected = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -113,16 +115,12 @@ class Manager:
         hello = await self._connect()
         self._tracker.handle_list(parse_snapshots(hello), hello["taken_us"])
         self._connected.set()
-        self._keeper = asyncio.create_task(self._keep(), name="systemd manager")
+        self._tasks.spawn(self._keep())
 
     async def close(self) -> None:
         """Leave the units as they are and end the worker."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
-            self._keeper = None
-        self._background.cancel()
+        self._tasks.cancel()
+        await self._tasks.wait()
         self._connected.clear()
         self._fail_pending("closed")
         await self._disconnect()
@@ -353,7 +351,7 @@ class Manager:
                 self._wake(event.unit)
                 if event.unit in self._referenced:
                     self._referenced.discard(event.unit)
-                    self._background.spawn(self._unreference(event.unit))
+                    self._tasks.spawn(self._unreference(event.unit))
             try:
                 self._on_event(event)
             except Exception as error:
