@@ -21,6 +21,8 @@ STATUS_CLIENT_GONE = 499
 
 _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_REQUEST_ID_BYTES)
 _PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
+_APART = re.compile(rb'"cache_(?:read|creation)_input_tokens"\s*:\s*(\d{1,12})')
+"""Of Anthropic's usage: tokens of the prompt that its `input_tokens` leaves out."""
 _COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
 _CACHE_N = re.compile(rb'"cache_n"\s*:\s*(\d{1,12})')
 _PROMPT_N = re.compile(rb'"prompt_n"\s*:\s*(\d{1,12})')
@@ -78,7 +80,8 @@ class RequestRecord:
         """Read the tokens from the last bytes of a body that is complete."""
         at = tail.rfind(b'"usage"')
         if at >= 0:
-            self.prompt_tokens = _read_number(_PROMPT, tail, at)
+            apart = sum(int(n_tokens) for n_tokens in _APART.findall(tail, at))
+            self.prompt_tokens = _read_number(_PROMPT, tail, at) + apart
             self.completion_tokens = _read_number(_COMPLETION, tail, at)
         if not self.prompt_tokens and not self.completion_tokens:
             at = tail.rfind(b'"timings"')

@@ -44,6 +44,9 @@ def test_made_request_ids_differ() -> None:
     assert len({choose_request_id(head) for _ in range(100)} | {choose_request_id(None)}) == 101
 
 
+ANTHROPIC = (
+    b'{"usage":{"input_tokens":5,"cache_creation_input_tokens":2,"cache_read_input_tokens":12,"output_tokens":6}}'
+)
 USAGE = b'"usage": {"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens" : 12}'
 TIMINGS = b'"timings":{"cache_n":1,"prompt_n":3,"prompt_ms":1.5,"predicted_n":4,"predicted_ms":2}'
 """Of a prompt of four tokens, of which the cache had one."""
@@ -59,11 +62,12 @@ TIMINGS = b'"timings":{"cache_n":1,"prompt_n":3,"prompt_ms":1.5,"predicted_n":4,
         (b"{" + USAGE + b"," + TIMINGS + b"}", (7, 12)),
         (b'{"usage":null,' + TIMINGS + b"}", (4, 4)),
         (b'{"usage":{"input_tokens":5,"output_tokens":6}}', (5, 6)),
+        (ANTHROPIC, (19, 6)),
         (b'{"data":[],"usage":{"prompt_tokens":9,"total_tokens":9}}', (9, 0)),
         (b"", (0, 0)),
         (b'{"usage":{"prompt_tokens":-1,"completion_tokens":"x"}}', (0, 0)),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_tokens_are_what_the_answer_says_at_its_end(tail: bytes, tokens: tuple[int, int]) -> None:
     record = make_record()
