@@ -4,8 +4,8 @@ supervisor that may come and go.
 The socket is bound before the model loads, so that importing the server overlaps with loading. Ending: an order to
 stop is refused while requests run (`if_idle`); after an accepted one, and on SIGTERM, no new request is taken,
 running streams end with an error event, and the process exits 0. Asleep, it holds neither model nor context and refuses
-requests; only an order wakes it, and then it loads as at its start. The watchdog is fed while the engine is idle or its
-running step is not older than such a step may be.
+requests; only an order wakes it, and then it loads as at its start. The watchdog is fed while what computes is idle or
+its running step is not older than such a step may be.
 """
 
 import asyncio
@@ -48,9 +48,6 @@ ACK_TIMEOUT_S = 5.0
 """How long a last report, and the one before the warm-up, wait for the supervisor."""
 NO_SUPERVISOR_S = 1.0
 """The same where none is connected: it may be about to come back."""
-HANG_S = 120.0
-HANG_PER_TOKEN_S = 1.0
-"""A step that takes longer than both together hangs. Generous: a large model on a slow machine is no hang."""
 ENGINE_CLOSE_S = 5.0
 BACKLOG = 2048
 """Connections that the kernel keeps until they are accepted. A full queue refuses at once, on Unix sockets."""
@@ -264,8 +261,7 @@ class Instance:
     def _is_alive(self) -> bool:
         """Asleep it always is; while it wakes, as long as the load goes on; else as long as steps end."""
         if self._serving is not None:
-            engine = self._serving.engine
-            return engine.since_progress_s() < HANG_S + HANG_PER_TOKEN_S * engine.count_step_tokens()
+            return not self._serving.is_stuck()
         return self._wanted_asleep or time.monotonic() - self._progress_s < self._environment.load_stall_s
 
     def _handle_order(self, order: Order) -> tuple[AnswerResult, str]:

@@ -28,6 +28,12 @@ from llamactl.instance.llama.thread import ComputeThread
 from llamactl.instance.readers import Readers, complete_facts
 from llamactl.settings import ModelSettings
 
+HANG_S = 120.0
+HANG_PER_TOKEN_S = 1.0
+"""A step that takes longer than both together hangs. Generous: a large model on a slow machine is no hang, nor is an
+encoder beside threads that go first.
+"""
+
 
 @dataclass
 class Serving:
@@ -42,6 +48,15 @@ class Serving:
     n_threads: int
     """With which the model computes where it computes alone."""
     stats: Stats
+
+    def is_stuck(self) -> bool:
+        """Whether a step takes longer than any of its size does: nothing will come of it any more."""
+        computing: tuple[Engine | Encoder | None, ...] = (self.engine, self.encoder)
+        return any(
+            part.since_progress_s() >= HANG_S + HANG_PER_TOKEN_S * part.count_step_tokens()
+            for part in computing
+            if part is not None
+        )
 
     def end(self) -> None:
         """End the engine, and whatever else computes. Blocks until the running step has ended."""

@@ -10,6 +10,7 @@ the same content in another text.
 import hashlib
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -188,6 +189,8 @@ class Encoder:
         self._lock = threading.Lock()
         self._waiting: list[Span] = []
         self._thread: threading.Thread | None = None
+        self._running: tuple[float, int] | None = None
+        """Since when something is encoded, in seconds of CLOCK_MONOTONIC, and how many embeddings it becomes."""
         self._kept: OrderedDict[object, Any] = OrderedDict()
         self.n_encoded = 0
         self.n_finished = 0
@@ -220,6 +223,16 @@ class Encoder:
                 self._waiting.remove(span)
                 span.is_wanted = False
 
+    def since_progress_s(self) -> float:
+        """How long what is encoded has taken; 0 when idle. From any thread."""
+        running = self._running
+        return 0.0 if running is None else time.monotonic() - running[0]
+
+    def count_step_tokens(self) -> int:
+        """Embeddings of what is encoded: the more, the longer it may take. From any thread."""
+        running = self._running
+        return 0 if running is None else running[1]
+
     def close(self) -> None:
         """Waits until nothing is encoded. Nothing new may be wanted."""
         with self._lock:
@@ -233,6 +246,7 @@ class Encoder:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while (span := self._pop_span()) is not None:
+            self._running = time.monotonic(), span.chunk.n_tokens
             try:
                 embeddings = self.reader.encode(span)
             except Exception as error:
@@ -243,6 +257,7 @@ class Encoder:
 
     def _pop_span(self) -> Span | None:
         with self._lock:
+            self._running = None
             if not self._waiting:
                 self._thread = None
                 return None

@@ -268,6 +268,23 @@ def test_others_go_on_while_a_picture_is_encoded(bench: Bench) -> None:
     assert bench.end(seeing).n_generated
 
 
+def test_encoding_that_does_not_end_is_seen(bench: Bench) -> None:
+    """By the watchdog: the engine itself only waits, and does not compute."""
+    assert (bench.encoder.since_progress_s(), bench.encoder.count_step_tokens()) == (0, 0)
+    bench.reader.gate.clear()
+    (job,) = bench.submit(CASES["picture"])
+    bench.run_until_stuck()
+    assert bench.reader.entered.wait(TIMEOUT_S)
+    first = bench.encoder.since_progress_s()
+    assert bench.encoder.since_progress_s() > first > 0
+    (span,) = job.request.media.values()  # type: ignore[union-attr]
+    assert bench.encoder.count_step_tokens() == span.chunk.n_tokens
+    bench.reader.gate.set()
+    bench.run()
+    bench.encoder.close()
+    assert bench.encoder.since_progress_s() == 0
+
+
 def test_no_part_of_a_picture_is_longer_than_a_step(bench: Bench) -> None:
     sizes = []
     decode, media = MediaSteps.decode, bench.generator.media
