@@ -293,14 +293,14 @@ class TemplateBody(msgspec.Struct, frozen=True, kw_only=True):
 Body = TypeVar("Body")
 
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _FRACTION = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float` - at `\$\.(\w+)`")
 _MAX_FRACTIONS = 16
 
 
 def parse_body(data: bytes, kind: type[Body]) -> Body:
     """Raises LlamactlError(INVALID_REQUEST) that names the field."""
-    data = data.removeprefix(_BOM)
+    data = data.removeprefix(BOM)
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -159,6 +159,7 @@ class JournalEvent(StrEnum):
         "A client sends numbers that may be another model's tokens; said once.",
         _CHILD,
     )
+    FIELD_IGNORED = "field ignored", "A request has a field that nothing here knows; each is told once.", _CHILD
     DEVICES_LEFT_OUT = "devices left out", "An RPC server cannot be used.", _CHILD
     NVML_NOT_USED = "nvml not used", "Other programs' use of NVIDIA GPUs is not known.", _CHILD
     PROCESSORS_SHARED = "processors shared", "So many models compute at once, with so many threads each.", _CHILD

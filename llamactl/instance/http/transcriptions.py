@@ -23,6 +23,10 @@ FIELDS = {"messages": "file"}
 MAX_PARTS = 64
 _NAME = re.compile(rb';\s*name="?([^";]*)')
 _REFUSED = ("timestamp_granularities[]", "include[]", "known_speaker_names[]", "known_speaker_references[]")
+KNOWN = frozenset(
+    ("file", "model", "prompt", "language", "response_format", "stream", "temperature", "max_tokens", "seed", *_REFUSED)
+)
+"""Fields that are read, or refused; `model` by the front."""
 
 
 def parse_form(content_type: str, data: bytes) -> dict[str, bytes]:

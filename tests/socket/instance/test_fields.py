@@ -17,6 +17,7 @@ import pytest
 
 from llamactl import bodies
 from llamactl.dialects import messages, responses
+from llamactl.instance.http.unknown_fields import IGNORED, list_known
 from llamactl.settings import ModelSettings
 from tests.models import write_embedding_model, write_model
 from tests.scripted_instance import VARIABLE
@@ -380,3 +381,19 @@ def test_every_field_that_is_read_has_a_row() -> None:
 def test_no_field_has_two_rows() -> None:
     seen = [(claim.group, claim.field) for claim in CLAIMS]
     assert len(set(seen)) == len(seen)
+
+
+def test_fields_that_are_ignored_are_those_that_the_page_calls_so() -> None:
+    for name, group in GROUPS.items():
+        told = {claim.field for claim in list_claims("ignored", "not yet") if claim.group == name}
+        assert IGNORED.get(group.kind, frozenset()) == told, name
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_field_that_nothing_knows_is_told_of_once(children: dict[str, Child], name: str) -> None:
+    group, unknown = GROUPS[name], f"unknown_to_{name.lower().replace(' ', '_')}"
+    for _ in range(2):
+        assert ask(children, group.path, {**group.base, unknown: WRONG})[0] == 200
+    lines = [line for child in children.values() for line in child.errors.splitlines() if "field ignored" in line]
+    assert sum(unknown in line for line in lines) == 1
+    assert not [line for line in lines for field in list_known(group.kind) if f"field={field} " in f"{line} "]

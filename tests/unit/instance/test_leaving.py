@@ -9,7 +9,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
 
 from llamactl.instance.engine.activity import Activity
-from llamactl.instance.http.api import Api, _stay
+from llamactl.instance.http.api import Api
+from llamactl.instance.http.requests import stay
 from llamactl.settings import ModelSettings
 
 SCOPE: dict[str, Any] = {"type": "http", "path": "/completion", "method": "POST", "headers": []}
@@ -84,7 +85,7 @@ def test_request_is_dropped_when_its_client_leaves_before_it_is_submitted() -> N
             return {"type": "http.disconnect"}
 
         with pytest.raises(ClientDisconnect):
-            await _stay(Request(SCOPE, receive), submit())
+            await stay(Request(SCOPE, receive), submit())
         await asyncio.wait_for(ended.wait(), 30)
 
     asyncio.run(run())
@@ -96,8 +97,8 @@ def test_result_and_errors_of_a_client_that_stays_are_its_own() -> None:
             await asyncio.sleep(0)
             return int(text)
 
-        assert await _stay(Request(SCOPE, never_receive), submit("5")) == 5
+        assert await stay(Request(SCOPE, never_receive), submit("5")) == 5
         with pytest.raises(ValueError, match="word"):
-            await _stay(Request(SCOPE, never_receive), submit("word"))
+            await stay(Request(SCOPE, never_receive), submit("word"))
 
     asyncio.run(run())
