@@ -16,6 +16,7 @@ from llamactl.instance.engine.engine import Engine
 from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.media import Encoder, MediaReader
 from llamactl.instance.engine.media_steps import MediaSteps
+from llamactl.instance.engine.prefixes import choose_patience
 from llamactl.instance.engine.shift import choose_context_shift
 from llamactl.instance.engine.stats import Stats
 from llamactl.instance.http.media_prompts import MediaPrompts
@@ -122,8 +123,10 @@ def _make_worker(
         pooling = _read_pooling(loaded)
         n_values = llama.llama_model_n_cls_out(loaded.model.pointer) if pooling == "rank" else loaded.facts.n_embd
         return Embedder(loaded.context, n_values, settings.parallel, n_step, pooling), None
+    n_ctx, rows = loaded.facts.n_ctx, loaded.effective.devices
+    patience = choose_patience(n_ctx, sum(row.model for row in rows), sum(row.context for row in rows))
     generator = Generator(
-        loaded.context, loaded.model.vocabulary, loaded.traits, settings.parallel, loaded.facts.n_ctx, n_step
+        *(loaded.context, loaded.model.vocabulary, loaded.traits, settings.parallel, n_ctx, n_step), patience=patience
     )
     generator.shift = choose_context_shift(settings, loaded)
     if loaded.projector is None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llamactl.instance.engine.places import count_positions
-from llamactl.instance.engine.prefixes import Cells, Prefix, choose_cut, choose_place
+from llamactl.instance.engine.prefixes import Cells, Prefix, choose_cut, choose_place, list_expired
 from llamactl.instance.llama.library import llama
 from llamactl.instance.llama.params import ModelTraits
 
@@ -35,11 +35,17 @@ def list_homes(n_parallel: int, traits: ModelTraits) -> list[int]:
 class PrefixCache:
     """What the context holds."""
 
-    def __init__(self, context: Any, traits: ModelTraits, n_parallel: int) -> None:
+    def __init__(self, context: Any, traits: ModelTraits, n_parallel: int, patience: int | None = None) -> None:
+        """`patience`: as by `choose_patience`."""
         self._memory = llama.llama_get_memory(context)
         self._traits = traits
         self._cells = Cells(list_homes(n_parallel, traits))
         self._n_requests = 0
+        self._patience = patience
+        self._n_decoded = 0
+        """Tokens, since the beginning."""
+        self._next_look: int | None = None
+        """When so many are decoded, something idle may have cost enough; None: nothing is idle."""
         self.slots: list[Prefix | None] = [None] * n_parallel
         """What the request in each slot uses, or the last one that was there did."""
 
@@ -87,6 +93,9 @@ class PrefixCache:
         if prefix.moved_from is not None:
             self.cut(prefix, prefix.moved_from if self._traits.prefix_is_cuttable else 0)
         prefix.busy = False
+        prefix.idle_since = self._n_decoded
+        if self._patience is not None and self._next_look is None:
+            self._next_look = self._n_decoded + self._patience
         self._move(prefix, prefix.home)
 
     def _list_free_slots(self) -> list[int]:
@@ -103,6 +112,20 @@ class PrefixCache:
         """These are decoded behind what it holds."""
         self._cells.extend(prefix, tokens)
         prefix.last_used = self._n_requests
+        self._n_decoded += len(tokens)
+        if self._next_look is not None and self._n_decoded >= self._next_look:
+            self._give_up_expired()
+
+    def _give_up_expired(self) -> None:
+        assert self._patience is not None
+        for prefix in list_expired(self.prefixes, self._n_decoded, self._patience):
+            self.cut(prefix, 0)
+        idle_since = [
+            max(prefix.idle_since, self._n_decoded - self._patience + 1)  # it may have cells of its own by then
+            for prefix in self.prefixes
+            if prefix.tokens and not prefix.busy
+        ]
+        self._next_look = min(idle_since) + self._patience if idle_since else None
 
     def cut(self, prefix: Prefix, length: int) -> None:
         """Shortens what a prefix holds; to nothing where llama.cpp cannot do it otherwise."""

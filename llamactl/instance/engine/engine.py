@@ -1,10 +1,10 @@
 """Who may touch the llama.cpp context? One thread, which does nothing else: take what came in, one step, hand over
 what came out.
 
-The event loop never waits for it and gets one call per step, not one per token. `since_progress_s` is what the
-watchdog asks: an idle engine makes progress by definition, a working one whenever a step ends. An exception in a step
-ends the jobs of that moment, not the engine; one that llama.cpp cannot recover from (EngineBroken) ends the engine,
-and `on_broken` the process.
+The event loop never waits for it and gets one call for a step, or for several short ones, not one per token.
+`since_progress_s` is what the watchdog asks: an idle engine makes progress by definition, a working one whenever a step
+ends. An exception in a step ends the jobs of that moment, not the engine; one that llama.cpp cannot recover from
+(EngineBroken) ends the engine, and `on_broken` the process.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.instance.engine.jobs import Deliveries, FailureEvent, Job
+from llamactl.instance.engine.jobs import Deliveries, FailureEvent, Job, TextEvent
 from llamactl.instance.llama.thread import ComputeThread
 from llamactl.journal_events import JournalEvent
 from llamactl.systemd.journal import get_logger
@@ -31,6 +31,10 @@ class EngineBroken(Exception):
 _QUIET_TURNS = 3
 """Of the event loop, without a new job: one accepts a connection, one reads from it, one runs its handler."""
 _MAX_GATHERED = 64
+PACE_S = 4e-3
+"""Results come to the event loop no more often. To wake it, and through it the front and the client, for each token
+costs more than the token where a step takes a tenth of this; where a step takes longer nothing waits.
+"""
 
 _DECODE_RESULTS = {
     1: "its cache has no room",
@@ -77,6 +81,7 @@ class Engine:
         loop: asyncio.AbstractEventLoop,
         on_broken: Callable[[str], None],
         thread: ComputeThread | None = None,
+        pace_s: float = PACE_S,
     ) -> None:
         """`thread` is the engine's from its start on; None: a new one."""
         self._worker = worker
@@ -90,6 +95,10 @@ class Engine:
         """To compute with from the next step on; None: as many as now."""
         self._progress_s = time.monotonic()
         self._working = False
+        self._held: Deliveries = []
+        """Results that are not handed over yet."""
+        self._handed_over_s = float("-inf")
+        self._pace_s = pace_s
         self._thread = thread or ComputeThread()
 
     def start(self) -> None:
@@ -174,6 +183,8 @@ class Engine:
         self._working = True
         if n_threads is not None:
             self._worker.use_threads(n_threads)
+        if self._inbox:  # their prompts may take long
+            self._hand_over()
         while self._inbox:  # and what comes meanwhile
             self._worker.accept(self._inbox.popleft())
         return True
@@ -188,12 +199,22 @@ class Engine:
             self._fail_all(f"the engine failed: {error}")
             return
         if deliveries:
+            self._held += deliveries
+            now_s = time.monotonic()
+            if is_due(deliveries, now_s - self._handed_over_s, self._pace_s) or not self._worker.has_work():
+                self._handed_over_s = now_s
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._held:
+            deliveries, self._held = self._held, []
             self._call(_deliver, deliveries)
 
     def _fail_all(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
         with self._changed:
             jobs = [*self._worker.abandon(), *self._inbox]
             self._inbox.clear()
+        self._hand_over()
         error = LlamactlError(code, message)
         if jobs:
             self._call(_deliver, [(job, FailureEvent(error)) for job in jobs])
@@ -202,6 +223,15 @@ class Engine:
         # RuntimeError: the loop is closed, the process ends and nobody waits for results any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
+
+
+def is_due(deliveries: Deliveries, since_s: float, pace_s: float) -> bool:
+    """Whether what a step has made is handed over at once, `since_s` after the last time. Tokens of an answer that runs
+    faster than anybody sees wait for each other, for `pace_s` at most; its beginning and its end wait for nothing.
+    """
+    if since_s >= pace_s:
+        return True
+    return any(not isinstance(event, TextEvent) or event.is_first for _, event in deliveries)
 
 
 def _deliver(deliveries: Deliveries) -> None:

@@ -60,6 +60,8 @@ class Generator:
     """None: the model reads text alone."""
     shift: ContextShift | None = None
     """None: an answer ends where its context is full."""
+    patience: int | None = None
+    """With what is idle, as by `choose_patience`; None: without end."""
     _waiting: deque[Sequence] = field(default_factory=deque)
     _running: list[Sequence] = field(default_factory=list)
     """In order of arrival."""
@@ -74,7 +76,7 @@ class Generator:
         """Of each slot the one that it served last, or serves."""
         self._news: Deliveries = []
         """What is to be told before the next decode."""
-        self.cache = PrefixCache(self.context, self.traits, self.n_parallel)
+        self.cache = PrefixCache(self.context, self.traits, self.n_parallel, self.patience)
         self._probabilities = Probabilities(self.vocabulary)
         self._batch = Batch(max(self.n_batch, self.n_parallel))
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from llamactl.errors import LlamactlError
 from llamactl.instance.engine.guide import AnswerRules
 from llamactl.instance.engine.media import Span
@@ -101,8 +103,7 @@ class TokenInfo:
     top: list[tuple[int, bytes, float]]
 
 
-@dataclass(frozen=True)
-class TextEvent:
+class TextEvent(msgspec.Struct, frozen=True):
     """Text that is certain, with the tokens generated so far. `tokens`: those that have come since the last event."""
 
     text: str
@@ -111,6 +112,11 @@ class TextEvent:
     infos: tuple[TokenInfo, ...] = ()
     """Of each of these tokens, where it was asked for; without text, of the prompt's."""
     timings: Timings | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no tokens of the answer were told before these."""
+        return len(self.tokens) == self.n_generated
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Sequence:
     @property
     def next_text(self) -> int:
         """How many of the pending tokens come before the next place of an embedding."""
-        span = self.next_span
+        span = self.next_span if self.request.media else None
         return self.n_pending if span is None else max(0, span.start - self.n_past)
 
     @property
@@ -73,10 +73,10 @@ class Sequence:
     @property
     def next_probe(self) -> int | None:
         """The position of the prompt whose logits tell how likely the next of its tokens is; None: none is wanted."""
-        n_known = len(self.prompt_infos)
-        if not self.request.wants_prompt_probs or n_known >= len(self.request.prompt):
+        if not self.request.wants_prompt_probs:
             return None
-        return n_known - 1
+        n_known = len(self.prompt_infos)
+        return None if n_known >= len(self.request.prompt) else n_known - 1
 
     def measure_timings(self, now_s: float) -> Timings:
         return Timings(

@@ -41,9 +41,11 @@ class Result:
 class Bench:
     """A fresh Generator on the shared context."""
 
-    def __init__(self, loaded: Loaded, shift: ContextShift | None = None) -> None:
+    def __init__(self, loaded: Loaded, shift: ContextShift | None = None, patience: int | None = None) -> None:
         self.vocabulary: Vocabulary = loaded.model.vocabulary
-        self.generator = Generator(loaded.context, self.vocabulary, loaded.traits, 4, N_CTX, 64, shift=shift)
+        self.generator = Generator(
+            *(loaded.context, self.vocabulary, loaded.traits, 4, N_CTX, 64), shift=shift, patience=patience
+        )
         self.generator.abandon()
         self.results: dict[Job, Result] = {}
 

@@ -119,6 +119,29 @@ def test_prompt_that_is_asked_again_leaves_no_second_text_behind(bench: Bench) -
     assert bench.generator.cache.n_used == len(bench.vocabulary.tokenize_prompt(prompt)) + 59
 
 
+def test_text_that_nobody_asks_for_is_given_up_and_what_is_in_use_goes_on(loaded: Loaded) -> None:
+    bench = Bench(loaded, patience=50)
+    prefixes = bench.generator.cache.prefixes
+    first = bench.submit(PROMPTS[0], n=30)
+    bench.run()
+    bench.submit(PROMPTS[0], n=30)  # it is asked for: its time begins again
+    bench.run()
+    (idle,) = [prefix for prefix in prefixes if prefix.tokens]
+    long = bench.submit(PROMPTS[1], n=100)
+    n_cells = []
+    while bench.generator.has_work():
+        bench.step()
+        n_cells += [len(prefix.tokens) for prefix in prefixes if prefix.busy and not idle.tokens][:1]
+    assert n_cells[0] == 1 + 50, "it is gone with the fiftieth token that is decoded for another one, which has its BOS"
+    finish = bench.results[long].finish
+    assert finish is not None
+    assert finish.n_generated == 100
+    again = bench.submit(PROMPTS[0], n=30)
+    bench.run()
+    assert bench.results[again].text == bench.results[first].text
+    assert read_cached(bench, again) <= 1
+
+
 def read_cached(bench: Bench, job: Job) -> int:
     finish = bench.results[job].finish
     assert finish is not None

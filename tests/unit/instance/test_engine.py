@@ -7,9 +7,20 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from llamactl.errors import ErrorCode
-from llamactl.instance.engine.engine import Engine, EngineBroken
-from llamactl.instance.engine.jobs import Deliveries, EmbeddingEvent, EmbeddingRequest, Event, FailureEvent, Job
+from llamactl.errors import ErrorCode, LlamactlError
+from llamactl.instance.engine.engine import PACE_S, Engine, EngineBroken, is_due
+from llamactl.instance.engine.jobs import (
+    Deliveries,
+    EmbeddingEvent,
+    EmbeddingRequest,
+    Event,
+    FailureEvent,
+    FinishEvent,
+    FinishReason,
+    Job,
+    TextEvent,
+    Timings,
+)
 
 TIMEOUT_S = 10.0
 
@@ -127,6 +138,98 @@ def test_arrivals_without_a_pause_do_not_hold_up_those_before_them() -> None:
             await asyncio.sleep(0)
         for job in jobs:
             await receive(job)
+        assert engine.close(TIMEOUT_S)
+
+    run(body)
+
+
+FIRST, SECOND, THIRD = (TextEvent(text, number, (number,)) for number, text in enumerate("abc", 1))
+FINISH = FinishEvent(FinishReason.STOP, 1, 3, 0, Timings(0, 1, 1.0, 3, 1.0))
+
+
+def test_beginning_and_end_of_an_answer_are_due_at_once_and_what_is_between_after_a_while() -> None:
+    job = make_job()
+    for event, since_s, due in (
+        (FIRST, 0.0, True),
+        (SECOND, PACE_S / 2, False),
+        (SECOND, PACE_S, True),
+        (FINISH, 0.0, True),
+        (FailureEvent(LlamactlError(ErrorCode.INTERNAL, "it went wrong")), 0.0, True),
+    ):
+        assert is_due([(job, event)], since_s, PACE_S) is due
+    assert is_due([(job, SECOND), (make_job(), FIRST)], 0.0, PACE_S)
+
+
+class TalkingWorker(ScriptedWorker):
+    """Makes an event of a script each time that it may; further jobs end at once."""
+
+    def __init__(self, script: list[Event]) -> None:
+        super().__init__(lambda job: EmbeddingEvent([]))
+        self._script = script
+        self.may_step = threading.Semaphore(0)
+        self.has_entered = threading.Semaphore(0)
+
+    def step(self) -> Deliveries:
+        self.has_entered.release()
+        assert self.may_step.acquire(timeout=TIMEOUT_S)
+        if len(self._jobs) > 1:
+            return [(self._jobs.pop(), EmbeddingEvent([]))]
+        event = self._script.pop(0)
+        if isinstance(event, FailureEvent):
+            raise RuntimeError("it went wrong")
+        return [(self._jobs.pop() if isinstance(event, FinishEvent) else self._jobs[0], event)]
+
+
+def start_talking(script: list[Event]) -> tuple[TalkingWorker, Engine, Job]:
+    """With an engine whose results wait for each other for ever."""
+    worker = TalkingWorker(script)
+    engine = Engine(worker, asyncio.get_running_loop(), lambda reason: None, pace_s=float("inf"))
+    engine.start()
+    job = make_job()
+    engine.submit(job)
+    return worker, engine, job
+
+
+def test_tokens_that_come_fast_arrive_together_with_the_end() -> None:
+    async def body() -> None:
+        worker, engine, job = start_talking([FIRST, SECOND, THIRD, FINISH])
+        worker.may_step.release()
+        assert await receive(job) == FIRST
+        worker.may_step.release(3)
+        assert await asyncio.wait_for(job.receive(), TIMEOUT_S) == [SECOND, THIRD, FINISH]
+        assert engine.close(TIMEOUT_S)
+
+    run(body)
+
+
+def test_tokens_do_not_wait_for_the_prompt_of_a_new_job() -> None:
+    async def body() -> None:
+        worker, engine, job = start_talking([FIRST, SECOND, FINISH])
+        worker.may_step.release()
+        assert await receive(job) == FIRST
+        for _ in range(2):
+            assert await asyncio.to_thread(worker.has_entered.acquire, timeout=TIMEOUT_S)
+        late = make_job()
+        engine.submit(late)
+        worker.may_step.release()  # of the second step; the third one, with the new job, never ends by itself
+        assert await receive(job) == SECOND
+        worker.may_step.release(2)
+        assert await receive(late) == EmbeddingEvent([])
+        assert await receive(job) == FINISH
+        assert engine.close(TIMEOUT_S)
+
+    run(body)
+
+
+def test_tokens_that_waited_come_before_the_failure_that_ends_them() -> None:
+    async def body() -> None:
+        failure = FailureEvent(LlamactlError(ErrorCode.INTERNAL, "it went wrong"))
+        worker, engine, job = start_talking([FIRST, SECOND, failure])
+        worker.may_step.release(3)
+        events: list[Event] = []
+        while not any(isinstance(event, FailureEvent) for event in events):
+            events += await asyncio.wait_for(job.receive(), TIMEOUT_S)
+        assert events[:-1] == [FIRST, SECOND]
         assert engine.close(TIMEOUT_S)
 
     run(body)
