@@ -141,6 +141,7 @@ class GenerationBody(SamplingBody, frozen=True, kw_only=True):
 
     @property
     def include_usage(self) -> bool:
+        """Whether a stream is to end with the numbers of tokens, as OpenAI's `stream_options` ask for it."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
@@ -287,6 +288,7 @@ class TemplateBody(msgspec.Struct, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | str | None = None
 
     def as_chat(self) -> ChatBody:
+        """Make the chat of which the prompt is asked for."""
         return ChatBody(**msgspec.structs.asdict(self))
 
 
@@ -358,6 +360,7 @@ def _write_whole_numbers(value: Any) -> Any:
 
 
 def refuse(message: str) -> LlamactlError:
+    """Make the error that answers a request whose body cannot be used: INVALID_REQUEST, HTTP 400."""
     return LlamactlError(ErrorCode.INVALID_REQUEST, message)
 
 

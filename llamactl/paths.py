@@ -33,6 +33,7 @@ class Paths:
 
     @property
     def suspects_file(self) -> Path:
+        """Where the supervisor notes whose message it has in hand: after a crash that one is blamed."""
         return self.runtime_dir / "report-in-hand"
 
     @property
@@ -48,6 +49,7 @@ class Paths:
         return self.config_dir / "models.d"
 
     def instance_dir(self, slug: str) -> Path:
+        """The directory of one instance's socket, which is bound into its unit."""
         return self.models_dir / slug
 
     def instance_socket(self, slug: str) -> Path:

@@ -69,6 +69,7 @@ class Wanted:
 
 
 def find_cache() -> Path:
+    """Name the directory in which the chat layer is built: in the user's cache, which need not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llamactl"
 
 

@@ -26,6 +26,7 @@ def find_llama_cpp() -> Path | None:
 
 
 def place_library(llama_cpp: Path) -> Path:
+    """Name the file of the chat layer that belongs to the llama_cpp package in this directory."""
     return llama_cpp.parent / DIRECTORY / LIBRARY
 
 

@@ -26,10 +26,12 @@ _WORDS = {
 
 
 def connect(paths: Paths | None = None) -> Client:
+    """Connect to the supervisor. Raises LlamactlError where none answers."""
     return Client((paths or acquire_paths()).control_socket)
 
 
 def run_measure(args: argparse.Namespace) -> int:
+    """Have a model measured, and print what it needs; returns the exit status."""
     board = Board(sys.stderr)
     try:
         with connect() as client:
@@ -44,10 +46,12 @@ def run_measure(args: argparse.Namespace) -> int:
 
 
 def run_pin(args: argparse.Namespace) -> int:
+    """Keep a loaded model from being evicted until it ends; returns the exit status."""
     return _pin(args, pinned=True)
 
 
 def run_unpin(args: argparse.Namespace) -> int:
+    """Let a loaded model be evicted again; returns the exit status."""
     return _pin(args, pinned=False)
 
 
@@ -60,6 +64,7 @@ def _pin(args: argparse.Namespace, pinned: bool) -> int:
 
 
 def run_reload(args: argparse.Namespace) -> int:
+    """Have the configuration read again, and print what has changed; returns the exit status."""
     with connect() as client:
         result = client.ask(ReloadRequest(id=1))
     changes = {

@@ -59,6 +59,7 @@ class PlannedFile:
 
 
 def compute_checksum(content: bytes) -> str:
+    """Compute the SHA-256 of a file's content, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -94,6 +95,7 @@ def plan_install(prefix: Path, python: Path, bind: list[Path]) -> list[PlannedFi
 
 
 def place(root: Path, path: Path) -> Path:
+    """Name the place of an absolute `path` below another root directory."""
     return root / path.relative_to("/")
 
 
@@ -125,6 +127,7 @@ def is_live(root: Path) -> bool:
 
 
 def run_tool(*command: str) -> str:
+    """Run a program of the system and describe that in a line. Raises InstallError where it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = done.stderr.strip() or f"exit status {done.returncode}"
@@ -195,6 +198,7 @@ def find_closed_directory(path: Path) -> Path | None:
 
 
 def read_manifest(path: Path) -> dict[str, str]:
+    """Read which files were installed: their checksums by name; none where nothing was."""
     if not path.is_file():
         return {}
     return {name: checksum for checksum, _, name in (line.partition("  ") for line in path.read_text().splitlines())}

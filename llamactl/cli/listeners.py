@@ -54,6 +54,7 @@ def acquire_listeners(proc: Path = Path("/proc")) -> list[Listener]:
 
 
 def acquire_units() -> list[Unit]:
+    """Ask systemd for the front's units and sockets; none where it does not answer."""
     command = ("systemctl", "show", f"--property={_PROPERTIES}", *SOCKETS, FRONT)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)

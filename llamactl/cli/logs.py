@@ -44,6 +44,7 @@ def find_sealed_journal(
 
 
 def run_logs(args: argparse.Namespace) -> int:
+    """Become journalctl, with the lines of one model. Returns never; raises LlamactlError where that cannot be done."""
     sealed = None if any(option.startswith(_ELSEWHERE) for option in args.options) else find_sealed_journal()
     if sealed is not None:
         raise LlamactlError(

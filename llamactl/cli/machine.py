@@ -33,6 +33,7 @@ _DECISIONS = ("WHEN", Column("MODEL", least=10, middle=True), Column("DECISION",
 
 
 def run_status(args: argparse.Namespace) -> int:
+    """Print the machine: endpoints, accounts of devices, queue, decisions, problems; returns the exit status."""
     with Client(acquire_paths().control_socket) as client:
         machine: MachineStatus = client.ask(StatusRequest(id=1))
     listeners, now_s = acquire_listeners(), time.time()

@@ -42,9 +42,11 @@ class CleanStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
+        """Write a text as people may see it: control characters escaped, colours kept."""
         return self._stream.write(text if text.isprintable() else "".join(map(_clean_part, _COLOURS.split(text))))
 
     def draw(self, text: str) -> int:
+        """Write a text as it is, with all control sequences in it."""
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:

@@ -113,6 +113,7 @@ class ProgressLine:
         """Whether there was anything to wait for."""
 
     def show(self, progress: Progress) -> None:
+        """Draw how far the load is; a warning is a line of its own."""
         if progress.stage is Stage.READY:
             return  # the answer says it better, with the time
         self.seen = True
@@ -124,4 +125,5 @@ class ProgressLine:
         self._board.say(self._name, text)
 
     def finish(self, text: str) -> None:
+        """Replace the line by its last text, which stays."""
         self._board.finish(self._name, text)

@@ -66,6 +66,7 @@ _PS = (
 
 
 def acquire_models(name: str = "") -> ModelList:
+    """Ask the supervisor for all models, or for the one that a name or alias means. Raises LlamactlError."""
     with Client(acquire_paths().control_socket) as client:
         models: ModelList = client.ask(ListRequest(id=1, model=name))
         return models
@@ -75,6 +76,7 @@ def acquire_models(name: str = "") -> ModelList:
 
 
 def run_list(args: argparse.Namespace) -> int:
+    """Print all models of the configuration; returns the exit status."""
     listing = acquire_models()
     if args.json:
         print_json([describe_model(model, listing.now_s) for model in listing.models])
@@ -104,6 +106,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_ps(args: argparse.Namespace) -> int:
+    """Print the models that are loaded, or on their way in or out; returns the exit status."""
     listing = acquire_models()
     running = [model for model in listing.models if model.state in _RUNNING]
     if args.json:
@@ -128,6 +131,7 @@ def run_ps(args: argparse.Namespace) -> int:
 
 
 def run_status(args: argparse.Namespace) -> int:
+    """Print one model in detail, or the machine where none is named; returns the exit status, systemctl's."""
     if args.name:
         return _show_model(args)
     from llamactl.cli import machine
@@ -150,6 +154,7 @@ def _show_model(args: argparse.Namespace) -> int:
 
 
 def choose_style(model: ModelStatus) -> Style:
+    """Choose how a model's state is painted in a table."""
     return Style.BAD if model.invalid else _STYLES.get(model.state, Style.PLAIN)
 
 
@@ -171,6 +176,7 @@ def find_idle_since(model: ModelStatus) -> float:
 
 
 def format_idle(model: ModelStatus, now_s: float) -> str:
+    """Format how long a model has been idle; a dash for one that is not."""
     since_s = find_idle_since(model)
     return format_span(now_s - since_s) if since_s else NOTHING
 

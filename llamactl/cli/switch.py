@@ -44,9 +44,11 @@ class Outcome:
 
     @property
     def exit_status(self) -> int:
+        """The exit status that this outcome alone would have: 0, or its error's."""
         return self.error.kind.exit_status if self.error is not None else 0
 
     def describe(self) -> dict[str, Any]:
+        """Describe it for `--json`."""
         if self.error is not None:
             return {"model": self.model, **describe_error(self.error)}
         return {"model": self.model, "result": self.result, "seconds": self.seconds}
@@ -61,6 +63,7 @@ def choose_exit_status(statuses: Sequence[int]) -> int:
 
 
 def run_load(args: argparse.Namespace) -> int:
+    """Load models side by side and wait until they serve, unless told not to; returns the exit status."""
     names = _list_once(args.names)
     requests = [LoadRequest(id=i, model=name, wait=not args.no_wait) for i, name in enumerate(names, 1)]
     run = _Run(names, "loading")
@@ -75,6 +78,7 @@ def run_load(args: argparse.Namespace) -> int:
 
 
 def run_unload(args: argparse.Namespace) -> int:
+    """Unload models side by side and wait until they are gone, unless told not to; returns the exit status."""
     run = _Run(_list_once(args.names), "unloading")
     with run.watch(), _connect() as client:
         if args.all:
@@ -92,6 +96,7 @@ def run_unload(args: argparse.Namespace) -> int:
 
 
 def run_restart(args: argparse.Namespace) -> int:
+    """Unload models after their requests, load them again, and wait for both; returns the exit status."""
     names = _list_once(args.names)
     run = _Run(names, "restarting")
     with run.watch(), _connect() as client:

@@ -40,6 +40,7 @@ class Look:
     colour: bool = False
 
     def paint(self, text: str, style: Style) -> str:
+        """Put a text into the colour of a style, where there are colours."""
         return f"{style}{text}{_END}" if self.colour and style and text else text
 
     def fit(self, line: str, middle: bool = False) -> str:

@@ -29,6 +29,7 @@ class _Late(Exception):
 
 
 def main() -> int:
+    """Answer the question in the first argument about the paths on standard input, one JSON value a line."""
     question = Question(sys.argv[1])
     paths = [os.fsdecode(bytes.fromhex(text)) for text in msgspec.json.decode(sys.stdin.buffer.read(), type=list[str])]
     answer: Iterable[Any] = _list_heads(paths) if question is Question.HEADS else _list_faults(paths)

@@ -20,6 +20,7 @@ def copy_sampling(body: SamplingBody) -> dict[str, Any]:
 
 
 def make_image_part(url: str, detail: str | None = None) -> ContentPart:
+    """Make the part of a chat message that shows the picture at `url`, a data URI as a rule."""
     return ContentPart(type="image_url", image_url=ImageUrl(url=url, detail=detail))
 
 
@@ -29,6 +30,7 @@ def make_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def make_tool(name: str, description: str | None, parameters: Any, strict: bool | None = None) -> dict[str, Any]:
+    """Make a function that a model may call, as OpenAI's chats have it; without `parameters` it takes none."""
     function: dict[str, Any] = {"name": name}
     if description is not None:
         function["description"] = description

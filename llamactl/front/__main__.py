@@ -32,6 +32,7 @@ CONNECT_WAIT_S = 2.0
 
 
 def main() -> int:
+    """Serve on the sockets that systemd passes, or on sockets of its own; returns the exit status."""
     parser = argparse.ArgumentParser(prog="llamactl-front", description="The HTTP front of llamactl.")
     parser.add_argument("--tcp", metavar="HOST:PORT", help="listen here too, when systemd passes no sockets")
     arguments = parser.parse_args()

@@ -28,11 +28,17 @@ class Lines(Protocol):
     """Where they go: see `systemd.bulk`."""
 
     @property
-    def waiting(self) -> int: ...
+    def waiting(self) -> int:
+        """Lines that have not been written yet."""
 
-    def add(self, about: RequestRecord) -> None: ...
-    def flush(self) -> None: ...
-    def finish(self) -> None: ...
+    def add(self, about: RequestRecord) -> None:
+        """Take the line of one request; it may be written later, with others."""
+
+    def flush(self) -> None:
+        """Write what waits, as far as the journal takes it at once."""
+
+    def finish(self) -> None:
+        """Write what waits, however long that takes: nothing comes after it."""
 
 
 class AccessLog:

@@ -40,11 +40,20 @@ Reply = Done | ModelList | MachineStatus | ReloadResult | MeasureResult
 class Listener(Protocol):
     """Who acts on what the supervisor says."""
 
-    def announce_leases(self) -> tuple[HeldLease, ...]: ...
-    def handle_connected(self, welcome: Welcome) -> None: ...
-    def handle_lost(self, reason: str) -> None: ...
-    def handle_message(self, message: ServerMessage) -> None: ...
-    def handle_batch_end(self) -> None: ...
+    def announce_leases(self) -> tuple[HeldLease, ...]:
+        """The leases that are held, for the greeting of a supervisor that may know nothing of them."""
+
+    def handle_connected(self, welcome: Welcome) -> None:
+        """The supervisor has taken the greeting."""
+
+    def handle_lost(self, reason: str) -> None:
+        """The connection has ended; another one is being tried."""
+
+    def handle_message(self, message: ServerMessage) -> None:
+        """A message has come that answers no question."""
+
+    def handle_batch_end(self) -> None:
+        """All messages that came together have been handled: what was collected meanwhile may go out."""
 
 
 @dataclass

@@ -28,6 +28,7 @@ def format_model_list(models: ModelList) -> dict[str, Any]:
 
 
 def format_model(model: ModelStatus) -> dict[str, Any]:
+    """Format a model for `GET /models`, as llama-server's router does, with our additions."""
     listed = {
         "id": model.name,
         "aliases": list(model.aliases),

@@ -125,6 +125,7 @@ def collect_load(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def collect_models(models: tuple[ModelStatus, ...]) -> Iterator[Metric]:
+    """Yield what the supervisor says of models: states, crashes, memory, loads."""
     yield _gauge(
         "llamactl_model_state",
         "1 for the state in which the model is.",
@@ -153,6 +154,7 @@ def collect_counters(counters: Mapping[str, ModelCounters]) -> Iterator[Metric]:
 
 
 def collect_devices(devices: tuple[DeviceStatus, ...]) -> Iterator[Metric]:
+    """Yield the accounts of devices, in bytes."""
     for attribute, text in _DEVICE_GAUGES:
         values = [((device.name,), getattr(device, attribute)) for device in devices]
         yield _gauge(f"llamactl_device_{attribute}_bytes", text, DEVICE, values)

@@ -90,6 +90,7 @@ def check_length(name: str) -> None:
 
 
 def find_query_value(query: bytes, key: str) -> str | None:
+    """Find the first value of a key in a query, decoded; None where the key is not there."""
     if key.encode() not in query:
         return None
     values = parse_qs(query.decode("ascii")).get(key)
@@ -115,6 +116,7 @@ def is_set(query: bytes, key: str) -> bool:
 
 
 def decode_path(path: bytes) -> str:
+    """Decode what is percent-encoded in a path; what is no UTF-8 becomes a replacement character."""
     return unquote(path.decode("ascii"), errors="replace")
 
 

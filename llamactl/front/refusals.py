@@ -16,6 +16,7 @@ def make_queue_full(name: str, waiting: int, limit: str) -> LlamactlError:
 
 
 def make_queue_timeout(name: str, limit_s: float) -> LlamactlError:
+    """Make the error of a request that has waited for `limit_s`, as long as `queue_timeout` lets it."""
     return LlamactlError(
         ErrorCode.QUEUE_TIMEOUT,
         f"cannot serve request to '{name}': it has waited for {limit_s:g} s",
@@ -25,6 +26,7 @@ def make_queue_timeout(name: str, limit_s: float) -> LlamactlError:
 
 
 def make_no_supervisor(name: str, waited_s: float) -> LlamactlError:
+    """Make the error of a request for a lease while no supervisor answers."""
     return LlamactlError(
         ErrorCode.NO_SUPERVISOR,
         f"cannot reach the supervisor for '{name}': it has not answered for {waited_s:.0f} s",
@@ -34,6 +36,7 @@ def make_no_supervisor(name: str, waited_s: float) -> LlamactlError:
 
 
 def make_instance_died(model: str, reason: str) -> LlamactlError:
+    """Make the error of a request whose instance was lost before it answered."""
     return LlamactlError(
         ErrorCode.INSTANCE_DIED,
         f"cannot finish request to '{model}': {reason}",

@@ -29,7 +29,8 @@ class ScrapeHost(RelayHost, Protocol):
     @property
     def tally(self) -> Tally: ...
 
-    def count_connections(self) -> int: ...
+    def count_connections(self) -> int:
+        """Count the clients that are connected now."""
 
 
 class Scrape:

@@ -18,6 +18,7 @@ EXIT_USAGE = 2
 
 
 def main(arguments: list[str]) -> int:
+    """Run in the role that the only argument names; returns the exit status, where the process outlives its role."""
     preload = _begin_preload() if arguments == ["serve"] else None
     # From here on everything is imported while the model loads.
     from llamactl.child.orders import parse_environment

@@ -75,6 +75,7 @@ class ReportLink:
 
     @property
     def is_connected(self) -> bool:
+        """Whether there is a supervisor that has taken the greeting."""
         return self._writer is not None
 
     def send(self, state: ChildState, **fields: Any) -> int:

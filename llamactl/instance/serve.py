@@ -94,6 +94,7 @@ class Instance:
         self._activity.on_idle = self._link.tell_idle
 
     async def run(self) -> int:
+        """Serve until told to end; returns the exit status, as `run_serve`."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop)
         assert self._environment.socket is not None

@@ -65,18 +65,43 @@ _log = get_logger()
 class SupervisorApi(Protocol):
     """What the control socket needs of the supervisor."""
 
-    def dispatch(self, event: events.Event) -> None: ...
-    def blame(self, sender: Callable[[Exception], None]) -> AbstractContextManager[None]: ...
-    def welcome(self) -> Welcome: ...
-    def list_models(self, name: str) -> ModelList: ...
-    async def explain_load(self, name: str) -> LoadPlan: ...
-    def watch(self, holder: Holder) -> ModelList: ...
-    def unwatch(self, holder: Holder) -> None: ...
-    def machine_status(self) -> MachineStatus: ...
-    def is_settled(self) -> bool: ...
-    async def settle(self) -> None: ...
-    async def reload(self) -> ReloadResult: ...
-    def fail(self, error: BaseException) -> None: ...
+    def dispatch(self, event: events.Event) -> None:
+        """Have the scheduler handle an event, and carry out what follows from it."""
+
+    def blame(self, sender: Callable[[Exception], None]) -> AbstractContextManager[None]:
+        """While the body runs, an error in what a message has caused is its sender's: `sender` is told, the daemon goes
+        on.
+        """
+
+    def welcome(self) -> Welcome:
+        """Make the answer to a greeting: what fronts and commands must know of this supervisor."""
+
+    def list_models(self, name: str) -> ModelList:
+        """Describe all models, or the one that a name or alias means. Raises LlamactlError(UNKNOWN_MODEL)."""
+
+    async def explain_load(self, name: str) -> LoadPlan:
+        """Explain what a load of the model would do now. Raises LlamactlError(UNKNOWN_MODEL)."""
+
+    def watch(self, holder: Holder) -> ModelList:
+        """Send notices of changes to this connection from now on; returns what they are changes of."""
+
+    def unwatch(self, holder: Holder) -> None:
+        """Send no more notices to this connection."""
+
+    def machine_status(self) -> MachineStatus:
+        """Describe the machine: accounts, queue, decisions, problems."""
+
+    def is_settled(self) -> bool:
+        """Whether all that was found at the start has reported."""
+
+    async def settle(self) -> None:
+        """Return when all that was found at the start has reported."""
+
+    async def reload(self) -> ReloadResult:
+        """Read the configuration again. Raises LlamactlError where nothing of it can be used."""
+
+    def fail(self, error: BaseException) -> None:
+        """Give up after an error that nothing can make good: a new supervisor takes over."""
 
 
 @dataclass(eq=False)

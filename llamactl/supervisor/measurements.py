@@ -97,6 +97,7 @@ class Measurements:
         self._rpc = tuple(dict.fromkeys(server for model in config.models.values() for server in model.rpc))
 
     def close(self) -> None:
+        """Look nothing up any more; measure units end with their supervisor's stop."""
         self._tasks.cancel()
 
     # --- what the scheduler wants ---

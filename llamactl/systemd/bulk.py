@@ -52,6 +52,7 @@ class Bulk(Generic[T]):
         return len(self._waiting)
 
     def add(self, about: T) -> None:
+        """Have a line written, with others that come soon; beyond MAX_LINES it is only counted."""
         waiting = self._waiting
         waiting.append(about)
         if not len(waiting) % BATCH_LINES:

@@ -173,7 +173,8 @@ class Sink(Protocol):
     before_write: Callable[[], None]
     """Writes what has been put off, so that lines stay in order."""
 
-    def write(self, fields: Fields) -> None: ...
+    def write(self, fields: Fields) -> None:
+        """Write one entry; it goes to standard error where there is no journal."""
 
     def write_batch(self, lines: str, wait: bool) -> bool:
         """Many lines, as `bulk` makes them. False: they are not taken at present; only where `wait` is false."""
@@ -200,6 +201,7 @@ class StreamSink:
             print(f"{fields['SYSLOG_IDENTIFIER']}: {level}{fields['MESSAGE']}", file=sys.stderr, flush=True)
 
     def write_batch(self, lines: str, wait: bool) -> bool:
+        """Write lines that are formatted already. True: they are written, or nobody reads them."""
         with contextlib.suppress(OSError, ValueError):
             print(lines, end="", file=sys.stderr, flush=True)
         return True

@@ -30,6 +30,7 @@ class Notifier:
             self._notifier.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def ready(self) -> None:
+        """Tell systemd that the service is up, or that a reload has ended."""
         self._send("READY=1")
 
     def reloading(self) -> None:
@@ -43,6 +44,7 @@ class Notifier:
         self._send(f"MAINPID={pid}\nREADY=1\nWATCHDOG=1")
 
     def stopping(self) -> None:
+        """Tell systemd that the service begins to end."""
         self._send("STOPPING=1")
 
     def extend_timeout(self, seconds: float) -> None:
@@ -54,6 +56,7 @@ class Notifier:
         self._send_or_drop(f"STATUS={format_status(text)}")
 
     def watchdog(self) -> None:
+        """Tell systemd that the service lives; dropped where systemd takes nothing at the moment."""
         self._send_or_drop("WATCHDOG=1")
 
     @staticmethod

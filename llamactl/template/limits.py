@@ -75,6 +75,7 @@ class BoundedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             self.filters[name] = _bound_numbers(self.filters[name])
 
     def renew_budget(self) -> None:
+        """Let the next template write BUDGET_CHARS again."""
         self._left = BUDGET_CHARS
 
     def charge(self, length: int) -> None:

@@ -1,4 +1,4 @@
-"""Do imports point one way? Read from the source text, so that nothing heavy is imported to find out.
+"""Do imports point one way, and can each file be read? Found out from the source text, without importing anything.
 
 A process that must never touch a GPU must not be able to import llama_cpp by accident, through however many modules.
 """
@@ -272,3 +272,48 @@ def list_classes() -> dict[str, int]:
 def test_no_class_is_longer_than_one_can_read() -> None:
     long = {name: lines for name, lines in list_classes().items() if lines > MAX_CLASS_LINES}
     assert not long, "split it by its ideas"
+
+
+def list_silent_functions(tree: ast.Module) -> list[str]:
+    """Public functions of a module, and methods of its protocols, without a docstring. What implements a protocol is
+    described there, and a property by its name.
+    """
+    silent = []
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            is_protocol = any(ast.unparse(base).split("[")[0] == "Protocol" for base in node.bases)
+            functions = node.body if is_protocol else []
+        else:
+            functions = [node]
+        for function in functions:
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.name.startswith("_"):
+                continue
+            is_property = any(ast.unparse(decorator) == "property" for decorator in function.decorator_list)
+            if not is_property and ast.get_docstring(function) is None:
+                silent.append(function.name)
+    return silent
+
+
+def test_silent_functions_are_found() -> None:
+    source = """
+class Host(Protocol):
+    @property
+    def limit(self) -> int: ...
+    def ask(self) -> int: ...
+    def tell(self) -> None:
+        "Tell it."
+
+class Front:
+    def ask(self) -> int: ...
+
+def public() -> None: ...
+def _private() -> None: ...
+async def told() -> None:
+    "Wait."
+"""
+    assert list_silent_functions(ast.parse(source)) == ["ask", "public"]
+
+
+def test_public_functions_and_protocols_say_what_they_do() -> None:
+    silent = {name_module(path): list_silent_functions(ast.parse(path.read_text())) for path in MODULES}
+    assert {module: names for module, names in silent.items() if names} == {}

@@ -136,6 +136,7 @@ def format_stream_head(minor: int, keep_alive: bool, added: bytes) -> bytes:
 
 
 def format_chunk(piece: bytes) -> bytes:
+    """Format one chunk of a body of unknown length (RFC 9112, 7.1)."""
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 

@@ -121,7 +121,8 @@ class ConnectionHost(Protocol):
     def on_connection(self, connection: "Connection") -> None:
         """A client has connected."""
 
-    def on_connection_lost(self, connection: "Connection") -> None: ...
+    def on_connection_lost(self, connection: "Connection") -> None:
+        """A connection has ended and is to be forgotten."""
 
     def on_client_cut(self, record: RequestRecord, why: str, unsent_bytes: int) -> None:
         """A client is cut in the middle of this request, because it does not take what it is sent."""

@@ -285,6 +285,7 @@ Scanner = JsonScanner | FormScanner
 
 
 def make_scanner(content_type: bytes) -> Scanner:
+    """Make the scanner for a body of this content type: a form, or else JSON."""
     if content_type.lower().startswith(b"multipart/form-data"):
         return FormScanner(content_type)
     return JsonScanner()

@@ -57,6 +57,7 @@ def find_fault(layer: ChatLayer) -> str:
 
 
 def main() -> int:
+    """Try the library in the first argument; returns the exit status, and says on standard error what is wrong."""
     try:
         fault = find_fault(ChatLayer(ChatLibrary(Path(sys.argv[1]))))
     except (LlamactlError, ChatLibraryError, ParseError) as error:

@@ -72,6 +72,7 @@ class UnusableTemplate:
         self._fault = fault
 
     def render(self, messages: Messages, **variables: Any) -> str:
+        """Raise LlamactlError(INVALID_REQUEST) that says what is wrong with the model's template."""
         raise LlamactlError(
             ErrorCode.INVALID_REQUEST,
             f"cannot chat with this model: its chat template cannot be used: {self._fault}",

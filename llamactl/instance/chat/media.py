@@ -106,6 +106,7 @@ def decode_media(sources: Sequence[str], place: str) -> list[Item]:
 
 
 def refuse_item(place: str, reason: str) -> LlamactlError:
+    """Make the error that answers a request whose picture or sound at `place` cannot be used: HTTP 400."""
     return refuse(f"cannot use `{place}`: {reason}")
 
 

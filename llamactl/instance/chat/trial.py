@@ -85,6 +85,7 @@ def _list_requests() -> list[ApplyRequest]:
 
 
 def main() -> int:
+    """Try the template on standard input within bounds of time and memory; returns the exit status."""
     tried = msgspec.json.decode(sys.stdin.buffer.read(), type=Tried)
     try:
         ChatLayer()  # what loading it takes is not the template's

@@ -51,6 +51,7 @@ class PrefixCache:
 
     @property
     def prefixes(self) -> list[Prefix]:
+        """What each sequence holds, by its number."""
         return self._cells.prefixes
 
     @property

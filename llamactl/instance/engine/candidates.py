@@ -44,6 +44,7 @@ class Candidates:
             self._entries[token].logit = _NEVER
 
     def apply(self, sampler: Any) -> None:
+        """Have one of llama.cpp's samplers change the list, or select from it."""
         llama.llama_sampler_apply(sampler, ctypes.byref(self._list))
 
     @property
@@ -53,6 +54,7 @@ class Candidates:
 
     @property
     def selected_is_possible(self) -> bool:
+        """Whether the token that was selected is one that no sampler has ruled out."""
         return float(self._list.data[self._list.selected].logit) != _NEVER
 
     def read_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:

@@ -213,5 +213,6 @@ def normalize_as(vector: list[float], norm: int) -> list[float]:
 
 
 def normalize(vector: list[float]) -> list[float]:
+    """Scale a vector to length one (Euclidean); one of zeros stays as it is."""
     length = math.sqrt(math.fsum(value * value for value in vector))
     return [value / length for value in vector] if length > 0 else vector

@@ -47,6 +47,7 @@ _DECODE_RESULTS = {
 
 
 def explain_decode(result: int, n_tokens: int) -> str:
+    """Explain what llama_decode's result means for a batch of `n_tokens`."""
     reason = _DECODE_RESULTS.get(result, "for an unknown reason")
     return f"llama.cpp cannot decode {n_tokens} tokens: {reason} (llama_decode returned {result})"
 
@@ -57,7 +58,8 @@ class Worker(Protocol):
     def accept(self, job: Job) -> None:
         """A new job, in order of arrival."""
 
-    def has_work(self) -> bool: ...
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
 
     def step(self) -> Deliveries:
         """One decode, or what can be done without one."""
@@ -102,6 +104,7 @@ class Engine:
         self._thread = thread or ComputeThread()
 
     def start(self) -> None:
+        """Begin to work on the thread. What was submitted before is done, too."""
         self._thread.run(self._run)
 
     def submit(self, job: Job) -> None:
@@ -160,6 +163,7 @@ class Engine:
         return len(self._inbox)
 
     def count_step_tokens(self) -> int:
+        """Count the tokens of the running step; from any thread."""
         return self._worker.count_step_tokens()
 
     def _run(self) -> None:

@@ -45,9 +45,11 @@ class Rules:
         return name
 
     def define(self, name: str, body: str) -> None:
+        """Give a rule of this name its body, in GBNF."""
         self._bodies[name] = body
 
     def format(self, root: str) -> str:
+        """Format the whole grammar, of which `root` is what must match."""
         return "\n".join([f"root ::= {root}", *(f"{name} ::= {body}" for name, body in self._bodies.items())]) + "\n"
 
     def repeat(self, unit: str, low: int, high: int | None) -> str:
@@ -89,6 +91,7 @@ class Rules:
 
 
 def format_literal(text: str) -> str:
+    """Format a text as a GBNF literal, with its quotes."""
     return '"' + "".join(_escape(ord(char)) for char in text) + '"'
 
 
@@ -98,12 +101,14 @@ def format_json_literal(value: object) -> str:
 
 
 def format_set(ranges: Ranges) -> str:
+    """Format ranges of code points, both ends included, as a GBNF character set."""
     return (
         "[" + "".join(_escape(low) if low == high else f"{_escape(low)}-{_escape(high)}" for low, high in ranges) + "]"
     )
 
 
 def join_alternatives(bodies: Iterable[str]) -> str:
+    """Join bodies of which one must match, each once, in parentheses where there are several."""
     unique = list(dict.fromkeys(bodies))
     return unique[0] if len(unique) == 1 else "(" + " | ".join(unique) + ")"
 

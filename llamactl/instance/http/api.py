@@ -64,6 +64,7 @@ class Api:
         return service
 
     def build_app(self) -> ASGIApp:
+        """Build the ASGI application with all routes of instances."""
         reader = RequestReader(self._require_service, FieldWatch(self._settings.name))
         handlers: dict[str, Handler] = {
             **Generations(reader, self._responses).handlers,

@@ -43,7 +43,8 @@ Delta = ContentDelta | ReasoningDelta | ToolCallDelta
 class Reader(Protocol):
     """Reads one choice."""
 
-    def read(self, event: TextEvent) -> Sequence[Delta]: ...
+    def read(self, event: TextEvent) -> Sequence[Delta]:
+        """Read what an event adds to the answer: nothing while its meaning is open."""
 
     def end(self, finish: FinishEvent) -> Sequence[Delta]:
         """What has been held back."""
@@ -76,6 +77,7 @@ class Message:
     infos: list[TokenInfo] = field(default_factory=list)
 
     def add(self, deltas: Iterable[Delta]) -> None:
+        """Add what a reader has told, in its order."""
         for delta in deltas:
             if isinstance(delta, ContentDelta):
                 self.content += delta.text

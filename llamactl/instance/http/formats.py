@@ -94,13 +94,17 @@ class AnswerFormat(Protocol):
     ping: bytes
     """What a stream says when it has nothing to say."""
 
-    def first(self, index: int) -> bytes: ...
+    def first(self, index: int) -> bytes:
+        """Format what opens choice `index`, before any of its text; may be empty."""
 
-    def text(self, index: int, event: TextEvent) -> bytes: ...
+    def text(self, index: int, event: TextEvent) -> bytes:
+        """Format what an event adds to choice `index`; empty while nothing can be told yet."""
 
-    def progress(self, index: int, event: ProgressEvent) -> bytes: ...
+    def progress(self, index: int, event: ProgressEvent) -> bytes:
+        """Format how far the prompt of choice `index` has been read."""
 
-    def last(self, index: int, finish: FinishEvent) -> bytes: ...
+    def last(self, index: int, finish: FinishEvent) -> bytes:
+        """Format the end of choice `index`, with why it ended."""
 
     def end(self, finishes: Sequence[FinishEvent]) -> bytes:
         """After the last choice."""
@@ -108,10 +112,12 @@ class AnswerFormat(Protocol):
     def fail(self, error: LlamactlError, path: str) -> bytes:
         """The last of a stream that failed."""
 
-    def whole(self, answers: Sequence[Answer]) -> Any: ...
+    def whole(self, answers: Sequence[Answer]) -> Any:
+        """Format the answers of all choices as one JSON value, for a client that does not stream."""
 
 
 def format_sse(value: Any) -> bytes:
+    """Format a value as the data of a server-sent event."""
     return format_event(encode_json(value))
 
 
@@ -134,6 +140,7 @@ def format_usage(finishes: Sequence[FinishEvent], n_choices: int) -> dict[str, A
 
 
 def format_timings(timings: Timings) -> dict[str, Any]:
+    """Format llama-server's `timings`: milliseconds, and tokens per second."""
     return {
         "cache_n": timings.cache_n,
         "prompt_n": timings.prompt_n,
@@ -212,6 +219,7 @@ class EventFormat:
     ping = b":\n\n"
 
     def fail(self, error: LlamactlError, path: str) -> bytes:
+        """Format an error in the middle of a stream; `path` decides its form."""
         return format_sse_error(error, path)
 
 

@@ -25,6 +25,7 @@ Figures = tuple[Stats, Load]
 
 
 def format_props(service: Service) -> dict[str, Any]:
+    """Format the answer to `GET /props`, as llama-server does."""
     vocabulary, settings = service.vocabulary, service.settings
     return {
         "default_generation_settings": {"n_ctx": service.n_ctx, "params": _format_defaults(service)},
@@ -174,6 +175,7 @@ class LastWords:
 
 
 def keep_last_words(service: Service) -> LastWords:
+    """Keep what a model that falls asleep is to say of itself until it wakes."""
     return LastWords(
         props={**format_props(service), "is_sleeping": True},
         listing=format_listing(service),
@@ -182,6 +184,7 @@ def keep_last_words(service: Service) -> LastWords:
 
 
 def read_figures(service: Service) -> Figures:
+    """Read the counters of this moment, with how many requests run and how many wait."""
     load = service.worker.read_load()
     return replace(service.worker.stats), Load(load.n_running, load.n_waiting + service.engine.count_inbox())
 

@@ -32,6 +32,7 @@ _SIGNATURE_BYTES = 24
 
 
 def format_event(kind: str, data: dict[str, Any]) -> bytes:
+    """Format one event of a stream of Anthropic's Messages."""
     return event_stream.format_event(encode_json({"type": kind, **data}), kind)
 
 

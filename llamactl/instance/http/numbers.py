@@ -18,6 +18,7 @@ _OF_OPENAI = re.compile(
 
 
 def is_openais(name: str) -> bool:
+    """Whether a model of this name is OpenAI's, with a vocabulary of its own."""
     return _OF_OPENAI.match(name.lower()) is not None
 
 

@@ -23,14 +23,18 @@ COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 class OutputItem(Protocol):
     """An item that grows."""
 
-    def begin(self) -> list[Event]: ...
+    def begin(self) -> list[Event]:
+        """List the events that open the item."""
 
-    def end(self, status: str) -> list[Event]: ...
+    def end(self, status: str) -> list[Event]:
+        """List the events that close the item with this status."""
 
-    def format(self, status: str) -> dict[str, Any]: ...
+    def format(self, status: str) -> dict[str, Any]:
+        """Format the whole item, as it stands in a response."""
 
 
 def make_id(prefix: str) -> str:
+    """Make an id that nobody can guess, as OpenAI's are made: 48 hexadecimal digits behind a prefix."""
     return f"{prefix}_{secrets.token_hex(24)}"
 
 

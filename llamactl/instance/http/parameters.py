@@ -170,6 +170,7 @@ def choose_schema(body: SamplingBody) -> dict[str, Any] | bool | None:
 
 
 def choose_stops(body: GenerationBody) -> tuple[str, ...]:
+    """Choose the stop strings of a request, without empty ones. Raises LlamactlError for more than MAX_STOPS."""
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if len(stops) > MAX_STOPS:
         raise refuse(f"cannot use `stop`: {len(stops)} strings, at most {MAX_STOPS} are taken")

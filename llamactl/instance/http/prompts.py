@@ -44,6 +44,7 @@ class InfillTokens:
 
 
 def read_infill_tokens(vocabulary: Vocabulary) -> InfillTokens:
+    """Read which tokens mark the parts of a prompt with a gap; -1 for those that the model lacks."""
     return InfillTokens(
         llama.llama_vocab_fim_pre(vocabulary.pointer),
         llama.llama_vocab_fim_suf(vocabulary.pointer),
@@ -92,6 +93,7 @@ class PromptReader:
         self.infill = read_infill_tokens(vocabulary)
 
     async def tokenize_prompt(self, text: str) -> list[int]:
+        """Tokenize a text with what the model begins a prompt with; long ones on a thread of their own."""
         return await self._run(text, self.vocabulary.tokenize_prompt)
 
     async def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
@@ -135,6 +137,7 @@ class PromptReader:
         return tokens
 
     def check_tokens(self, tokens: list[int]) -> None:
+        """Raise LlamactlError(INVALID_REQUEST) for a number that is no token of the vocabulary."""
         for token in tokens:
             if not 0 <= token < self.vocabulary.n_tokens:
                 raise refuse(f"cannot use token {token}: the vocabulary has {self.vocabulary.n_tokens}")

@@ -27,9 +27,11 @@ PARSE_SHARE = 0.04
 class Parser(Protocol):
     """Of one answer: `chat.layer.AnswerParser`."""
 
-    def feed(self, text: str, is_partial: bool) -> tuple[Sequence[ParsedDelta], Any]: ...
+    def feed(self, text: str, is_partial: bool) -> tuple[Sequence[ParsedDelta], Any]:
+        """Parse `text` behind what was fed: what it adds, and the message so far. `is_partial`: more may come."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free what the parser holds; it is fed no longer."""
 
 
 class ReadingPace:
@@ -43,9 +45,11 @@ class ReadingPace:
         self._readers: WeakSet[ParsingReader] = WeakSet()
 
     def add(self, reader: "ParsingReader") -> None:
+        """Count a reader among those that share the time for parsing."""
         self._readers.add(reader)
 
     def remove(self, reader: "ParsingReader") -> None:
+        """Count a reader no longer, whether it was counted or not."""
         self._readers.discard(reader)
 
     def choose_pause_s(self, cost_s: float) -> float:

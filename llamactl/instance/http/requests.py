@@ -58,4 +58,5 @@ async def name_errors(answering: Coroutine[Any, Any, _T], fields: dict[str, str]
 
 
 def answer_json(value: Any, status: int = 200) -> Response:
+    """Make a whole response with a JSON body."""
     return Response(encode_json(value), status_code=status, media_type="application/json; charset=utf-8")

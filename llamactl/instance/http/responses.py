@@ -164,6 +164,7 @@ class WholeEmbedding(JobResponse):
 
 
 async def send_json(send: Send, status: int, value: Any, headers: list[tuple[bytes, bytes]] | None = None) -> None:
+    """Send a whole response with a JSON body and its length."""
     body = encode_json(value)
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*_JSON_HEADERS, length, *(headers or [])]})
@@ -177,5 +178,6 @@ def send_error(send: Send, error: LlamactlError, path: str) -> Awaitable[None]:
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has hung up; what it sends until then is dropped."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -118,6 +118,7 @@ class Service:
         return LaterSystem(self.write_prompt)
 
     async def submit_chat(self, body: ChatBody) -> tuple[list[Job], FormatOptions]:
+        """Submit a chat. Raises LlamactlError for what cannot be done; nothing is submitted then."""
         self._require_text()
         check_abilities(body)
         plan, tokens, spans = await self.read_chat(body)
@@ -188,6 +189,7 @@ class Service:
         return len(tokens)
 
     async def submit_completion(self, body: CompletionBody) -> tuple[list[Job], FormatOptions]:
+        """Submit completions of each prompt. Raises LlamactlError as `submit_chat`."""
         self._require_text()
         self.numbers.look(body.model, body.prompt)
         if body.suffix:
@@ -206,6 +208,7 @@ class Service:
         return await self._submit(body, prompts, echoes, media=media)
 
     async def submit_infill(self, body: InfillBody) -> tuple[list[Job], FormatOptions]:
+        """Submit what belongs between a beginning and an end. Raises LlamactlError as `submit_chat`."""
         self._require_text()
         self._require_infill()
         return await self._submit(body, [await self._fill_gap(body, body.input_prefix, body.input_suffix)])

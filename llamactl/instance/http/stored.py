@@ -66,6 +66,7 @@ class ResponseStore:
         self._n_bytes = 0
 
     def add(self, stored: StoredResponse) -> None:
+        """Keep a response; the oldest ones are forgotten where there is no space for all."""
         self._drop(stored.response["id"])
         self._kept[stored.response["id"]] = _Kept(stored, self._clock() + self._kept_s)
         self._n_bytes += stored.n_bytes

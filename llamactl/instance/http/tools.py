@@ -30,6 +30,7 @@ class ToolPlan:
 
     @property
     def are_callable(self) -> bool:
+        """Whether the model may call any function."""
         return bool(self.tools) and self.choice != "none"
 
     @property

@@ -40,9 +40,11 @@ class Batch:
 
     @property
     def room(self) -> int:
+        """How many tokens it takes besides those that it has."""
         return self.capacity - self.n_tokens
 
     def clear(self) -> None:
+        """Forget all tokens; the memory stays."""
         self.struct.n_tokens = 0
 
     def add(

@@ -100,6 +100,7 @@ class Extra:
 
 @cache
 def load_extra() -> Extra:
+    """Look up the functions that the Python binding lacks; those that this llama.cpp lacks, too, are None."""
     # ggml is looked up through libllama, which depends on it. Opened by its path it could be a second copy, with no
     # devices:
     # wheels hold libggml.so and libggml.so.0 as two files.

@@ -89,21 +89,29 @@ class ChatLibrary:
         return self._open("llamactl_chat_open", request, len(request), model)
 
     def close_template(self, handle: int) -> None:
+        """Free a template."""
         self._library.llamactl_chat_close(handle)
 
     def read_info(self, handle: int) -> bytes:
+        """Read what a template can do, as JSON. Raises ChatLibraryError."""
         return self._call("llamactl_chat_info", handle)
 
     def apply(self, handle: int, request: bytes) -> bytes:
+        """Apply a template to a request, both JSON: the prompt, the grammar, and how to read the answer. Raises
+        ChatLibraryError.
+        """
         return self._call("llamactl_chat_apply", handle, request, len(request))
 
     def open_answer(self, request: bytes) -> int:
+        """Begin to read an answer, as `apply` said; returns its handle. Raises ChatLibraryError."""
         return self._open("llamactl_answer_open", request, len(request))
 
     def close_answer(self, handle: int) -> None:
+        """Free an answer."""
         self._library.llamactl_answer_close(handle)
 
     def feed_answer(self, handle: int, text: bytes, is_partial: bool) -> bytes:
+        """Add a text to an answer and parse all of it: what that adds, as JSON. Raises ChatLibraryError."""
         return self._call("llamactl_answer_feed", handle, text, len(text), is_partial)
 
     # --- how they are called ---

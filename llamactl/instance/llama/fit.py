@@ -67,6 +67,7 @@ class Measurer:
         self.projector = measure_projector(environment, self.devices, log)
 
     def close(self) -> None:
+        """Free the model."""
         self.model.close()
 
     def measure(self, n_ctx: int) -> Breakdown:
@@ -183,6 +184,7 @@ def measure_with(
     devices: list[Device],
     log: LlamaLog,
 ) -> Breakdown:
+    """Measure what the model takes with a context of `n_ctx` tokens, in bytes, which is made and given back for it."""
     context = create_context(environment, model, build_context_params(environment.settings, traits, n_ctx), log)
     try:
         return read_breakdown(context, read_ctx(context, environment.settings, traits), devices)

@@ -46,6 +46,7 @@ class LlamaLog:
         self.callback = llama.llama_log_callback(self._on_line)
 
     def install(self) -> None:
+        """Have llama.cpp log here until the process ends, or another one is installed."""
         # llama.cpp keeps the pointer until the process ends, longer than whoever called this: it must not be collected.
         LlamaLog._installed = self
         llama.llama_log_set(self.callback, None)

@@ -45,6 +45,9 @@ class Vocabulary:
         """Tokens that the file says are never to be generated."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Tokenize any text; lone surrogates become replacement characters. `parse_special`: names of special tokens
+        are they.
+        """
         data = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()
         n_max = len(data) + 8
         while True:
@@ -72,6 +75,7 @@ class Vocabulary:
         return cached
 
     def detokenize(self, tokens: Iterable[int]) -> str:
+        """The text of tokens, special ones by their names; what is no UTF-8 becomes replacement characters."""
         return b"".join(self.piece(token, special=True) for token in tokens).decode(errors="replace")
 
     def is_end(self, token: int) -> bool:
@@ -125,6 +129,7 @@ class LoadedModel:
         self.vocabulary = Vocabulary(pointer)
 
     def close(self) -> None:
+        """Free the model, whose contexts are freed already."""
         if self.pointer:
             llama.llama_model_free(self.pointer)
             self.pointer = None
@@ -170,6 +175,7 @@ class LoadedModel:
         )
 
     def read_facts(self, n_ctx: int, extra_bufts: bool, input_modalities: tuple[str, ...] = ("text",)) -> Facts:
+        """Read what the model's file says of it. `n_ctx`: tokens that a context of it holds."""
         description = ctypes.create_string_buffer(256)
         llama.llama_model_desc(self.pointer, description, len(description))
         return Facts(

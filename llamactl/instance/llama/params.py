@@ -150,6 +150,7 @@ def read_ctx(context: Any, settings: ModelSettings, traits: ModelTraits) -> int:
 
 
 def choose_pooling(settings: ModelSettings) -> int:
+    """Choose llama.cpp's number for the configured pooling. Raises LlamactlError for a name that it lacks."""
     if not settings.pooling:
         return _POOLING_UNSPECIFIED
     if settings.pooling not in POOLING_TYPES:

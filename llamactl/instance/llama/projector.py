@@ -192,6 +192,7 @@ class Bitmap:
         return MediaShape(int(mtmd.mtmd_bitmap_get_nx(self.pointer)), int(mtmd.mtmd_bitmap_get_ny(self.pointer)))
 
     def close(self) -> None:
+        """Free it, if that has not been done."""
         if self.pointer:
             self._free(self.pointer)
             self.pointer = None
@@ -230,9 +231,11 @@ class Projector:
 
     @property
     def modalities(self) -> tuple[str, ...]:
+        """What the model takes with it, in OpenAI's words: `text`, `image`, `audio`."""
         return ("text", *(["image"] if self.sees else []), *(["audio"] if self.hears else []))
 
     def close(self) -> None:
+        """Free it, if that has not been done; nothing may be encoded meanwhile."""
         if self.pointer:
             self._mtmd.mtmd_free(self.pointer)
             self.pointer = None
