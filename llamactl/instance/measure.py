@@ -6,17 +6,15 @@ is reported with its reason. Told to, it measures no model and lists the devices
 """
 
 import asyncio
-import os
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from llamactl.child.orders import ChildEnvironment
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.llama.devices import acquire_device_list, list_devices
-from llamactl.instance.report import ReportLink
+from llamactl.instance.report import ReportLink, make_hello
 from llamactl.journal_events import JournalEvent
-from llamactl.protocol.lines import VERSION
-from llamactl.protocol.report_socket import AnswerResult, ChildHello, ChildState, Order
+from llamactl.protocol.report_socket import AnswerResult, ChildState, Order
 from llamactl.protocol.values import Breakdown, DeviceList, Facts
 from llamactl.systemd.journal import get_logger
 from llamactl.tasks import raise_in_loop
@@ -96,17 +94,7 @@ def _complete_facts(environment: ChildEnvironment, model: "LoadedModel", facts: 
 
 async def run_measure(environment: ChildEnvironment) -> int:
     """The exit status."""
-    from llamactl.instance.llama.bindings import read_version
-
-    hello = ChildHello(
-        version=VERSION,
-        role=environment.role,
-        model=environment.model,
-        generation=environment.generation,
-        pid=os.getpid(),
-        llama_cpp=read_version(),
-    )
-    link = ReportLink(environment.report, hello, _refuse_order, lambda: 0, raise_in_loop)
+    link = ReportLink(environment.report, make_hello(environment), _refuse_order, lambda: 0, raise_in_loop)
     link.start()
     link.send(ChildState.LOADING, stage="starting")
     try:

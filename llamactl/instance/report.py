@@ -8,12 +8,14 @@ flight is followed by one more when they have ended: whoever was told "busy" can
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from llamactl.child.orders import ChildEnvironment
 from llamactl.journal_events import JournalEvent
 from llamactl.protocol.lines import VERSION, ErrorNotice, LineReader, ProtocolError, encode_message
 from llamactl.protocol.report_socket import (
@@ -36,6 +38,20 @@ log = get_logger()
 
 FIRST_PAUSE_S = 0.1
 LAST_PAUSE_S = 5.0
+
+
+def make_hello(environment: ChildEnvironment) -> ChildHello:
+    """Make the greeting of this process, which says whose child it is."""
+    from llamactl.instance.llama.bindings import read_version
+
+    return ChildHello(
+        version=VERSION,
+        role=environment.role,
+        model=environment.model,
+        generation=environment.generation,
+        pid=os.getpid(),
+        llama_cpp=read_version(),
+    )
 
 
 class ReportLink:

@@ -24,10 +24,9 @@ from llamactl.errors import LlamactlError
 from llamactl.instance.engine.activity import Activity
 from llamactl.instance.http_server import import_server, serve_http
 from llamactl.instance.llama.background_load import BackgroundLoad
-from llamactl.instance.report import ReportLink
+from llamactl.instance.report import ReportLink, make_hello
 from llamactl.journal_events import JournalEvent
-from llamactl.protocol.lines import VERSION
-from llamactl.protocol.report_socket import AnswerResult, ChildHello, ChildState, Order, OrderKind
+from llamactl.protocol.report_socket import AnswerResult, ChildState, Order, OrderKind
 from llamactl.sockets import bind_unix_socket
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
@@ -57,8 +56,6 @@ class Instance:
     """The `serve` role. `run` returns the exit status."""
 
     def __init__(self, environment: ChildEnvironment, load: BackgroundLoad) -> None:
-        from llamactl.instance.llama.bindings import read_version
-
         self._environment = environment
         self._load = load
         self._notifier = Notifier()
@@ -79,16 +76,12 @@ class Instance:
         self._readers: Readers | None = None
         """Of the model that is loading, made while its context is."""
         self._loop = asyncio.get_running_loop()
-        hello = ChildHello(
-            version=VERSION,
-            role=environment.role,
-            model=environment.model,
-            generation=environment.generation,
-            pid=os.getpid(),
-            llama_cpp=read_version(),
-        )
         self._link = ReportLink(
-            environment.report, hello, self._handle_order, lambda: self._activity.n_busy, self._handle_bug
+            environment.report,
+            make_hello(environment),
+            self._handle_order,
+            lambda: self._activity.n_busy,
+            self._handle_bug,
         )
         self._tasks = TaskSet(self._handle_bug)
         self._activity.on_idle = self._link.tell_idle
