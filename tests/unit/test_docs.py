@@ -220,3 +220,10 @@ def test_wide_prose_is_found_and_wide_code_is_not() -> None:
     wide = "word " * 30
     assert list_long_lines(f"{wide}\n- {wide}\n") == [wide, f"- {wide}"]
     assert list_long_lines(f"```\n{wide}\n```\n| {wide} |\n    {wide}\nhttps://{'x' * 120}\n") == []
+
+
+def test_contributors_are_sent_to_functions_that_exist() -> None:
+    named = re.findall(r"`((?:test|describe|format)_\w+[a-z])`", (CHECKOUT / "CONTRIBUTING.md").read_text())
+    sources = "".join(path.read_text() for top in ("llamactl", "tests") for path in (CHECKOUT / top).rglob("*.py"))
+    assert len(named) >= 6
+    assert [name for name in named if f"def {name}(" not in sources] == []
