@@ -46,8 +46,10 @@ PROMPTS = [
     "Die drei wichtigsten Gründe: ä, ö,",
     "🙂 means",
 ]
-LEAST_ALIKE = 5
-"""Of the ten, how many must say the same in company. The others may differ as llama.cpp differs from itself."""
+FEW = range(4, 9)
+"""Of the ten: as many as fill all sequences and one more, two of them with a beginning in common."""
+LEAST_ALIKE = 0.5
+"""The share that must say the same in company. The others may differ as llama.cpp differs from itself."""
 
 
 @dataclass
@@ -159,33 +161,35 @@ def test_together_each_token_is_llama_cpps_for_these_batches(real: Real) -> None
             bench.step()
         bench.run()
     assert check(tape, real.reference, real.n_vocab) == tape.n_decoded
-    assert count_alike([bench.texts[job] for job in jobs], real.golden) >= LEAST_ALIKE
+    assert count_alike([bench.texts[job] for job in jobs], real.golden) >= LEAST_ALIKE * len(PROMPTS)
 
 
 def test_reused_beginning_gives_llama_cpps_tokens(real: Real) -> None:
     bench = Bench(real)
+    prompts, golden = [PROMPTS[number] for number in FEW], [real.golden[number] for number in FEW]
     with record(real.loaded.context) as tape:
-        texts = [bench.answer(prompt) for prompt in PROMPTS]
-        again = [bench.answer(prompt) for prompt in reversed(PROMPTS)]
+        texts = [bench.answer(prompt) for prompt in prompts]
+        again = [bench.answer(prompt) for prompt in reversed(prompts)]
     assert check(tape, real.reference, real.n_vocab) == tape.n_decoded
     assert max(bench.n_cached.values()) > 10, "nothing was reused"
-    assert count_alike(texts, real.golden) >= LEAST_ALIKE
-    assert count_alike(again[::-1], real.golden) >= LEAST_ALIKE
+    assert count_alike(texts, golden) >= LEAST_ALIKE * len(golden)
+    assert count_alike(again[::-1], golden) >= LEAST_ALIKE * len(golden)
 
 
 def test_after_a_cancelled_neighbour_tokens_are_llama_cpps(real: Real) -> None:
     bench = Bench(real)
     with record(real.loaded.context) as tape:
         jobs = []
-        for number, prompt in enumerate(PROMPTS):
+        for number in FEW:
             neighbour = bench.submit(f"A neighbour, number {number}, who leaves", n_tokens=100)
-            jobs.append(bench.submit(prompt))
+            jobs.append(bench.submit(PROMPTS[number]))
             for _ in range(3):
                 bench.step()
             neighbour.cancelled = True
             bench.run()
     assert check(tape, real.reference, real.n_vocab) == tape.n_decoded
-    assert count_alike([bench.texts[job] for job in jobs], real.golden) >= LEAST_ALIKE
+    golden = [real.golden[number] for number in FEW]
+    assert count_alike([bench.texts[job] for job in jobs], golden) >= LEAST_ALIKE * len(golden)
 
 
 @pytest.fixture(scope="module")
@@ -197,13 +201,13 @@ def served(real: Real, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chi
 
 def test_streamed_and_whole_answers_over_http_are_the_golden_texts(real: Real, served: Child) -> None:
     whole, streamed = [], []
-    for prompt in PROMPTS:
-        body = {"prompt": prompt, "max_tokens": N_TOKENS, "temperature": 0, "cache_prompt": False}
+    for number in FEW:
+        body = {"prompt": PROMPTS[number], "max_tokens": N_TOKENS, "temperature": 0, "cache_prompt": False}
         status, answer = served.request("POST", "/v1/completions", body)
         assert status == 200
         whole.append(answer["choices"][0]["text"])
         streamed.append(join_text(served.stream("/v1/completions", body)))
-    assert whole == streamed == real.golden
+    assert whole == streamed == [real.golden[number] for number in FEW]
 
 
 def test_a_token_that_is_not_llama_cpps_is_found(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:

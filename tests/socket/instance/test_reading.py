@@ -115,16 +115,19 @@ def test_what_templates_write_is_read_as_it_comes(answers: Answers) -> None:
 
 
 def test_what_templates_write_is_read_wherever_it_is_cut(answers: Answers) -> None:
-    assert not find_misread(answers, lambda text: ([text[:at], text[at:]] for at in range(1, len(text))))
+    """Each answer at every third place, the next one at other ones: the seventy templates write the same forms."""
+    starts = itertools.cycle((1, 2, 3))
+    assert not find_misread(answers, lambda text: ([text[:at], text[at:]] for at in range(next(starts), len(text), 3)))
 
 
 def test_words_of_an_answer_that_breaks_off_are_not_lost(answers: Answers) -> None:
     lost = []
+    starts = itertools.cycle(range(3))
     for name, (template, written) in answers.all.items():
         for kind, answer in written.items():
             if (name, kind) == ("google-gemma-4-31B-it", "content+call"):
                 continue  # llama.cpp reads over what stands behind a call
-            for at in range(len(answer.text)):
+            for at in range(next(starts), len(answer.text), 3):
                 text = answer.text[:at]
                 message = read(template, answer, [text])
                 if not has_words(message, text):
