@@ -30,13 +30,12 @@ from llamactl.instance.http.formats import (
     encode_json,
     end_stream,
     format_more,
-    format_probs,
     format_progress,
     format_sse,
     format_sums,
     format_timings,
-    format_verbose,
 )
+from llamactl.instance.http.native_format import format_probs, format_verbose
 
 FUNCTION_CALL = "function_call"
 """The end at which a function is to be called, in OpenAI's older form."""

@@ -1,12 +1,10 @@
-"""What do answers look like? OpenAI's JSON, with llama-server's additions (`timings`, `prompt_progress`), built as
-plain values and encoded once; and llama-server's own, for its own routes.
+"""What do all answers have in common? The values that they are made of, and how OpenAI's JSON shows them, with
+llama-server's additions (`timings`, `prompt_progress`): built as plain values and encoded once.
 
 A stream's chunks differ only in their text: all the rest is encoded when the stream begins.
 """
 
 import math
-import secrets
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,10 +14,9 @@ import msgspec
 from llamactl.bodies import RerankBody
 from llamactl.endpoints import format_http_error
 from llamactl.errors import LlamactlError
-from llamactl.event_stream import DATA, format_event
+from llamactl.event_stream import format_event
 from llamactl.instance.engine.jobs import (
     FinishEvent,
-    FinishReason,
     GenerationRequest,
     ProgressEvent,
     TextEvent,
@@ -28,13 +25,9 @@ from llamactl.instance.engine.jobs import (
 )
 from llamactl.instance.engine.sampling import SamplingParams
 from llamactl.instance.http.deltas import PlainReader, Reader
-from llamactl.instance.http.pieces import TextPlaces, name_piece
 
 encode_json = msgspec.json.Encoder().encode
 DONE = format_event(b"[DONE]")
-_MISSING = object()
-_LOWEST = -3.4028234663852886e38
-"""llama-server's word for the logarithm of 0, which JSON does not have."""
 
 
 @dataclass
@@ -192,27 +185,6 @@ def _divide(value: float, by: float) -> float:
     return value / by if by > 0 else 0.0
 
 
-def format_probs(infos: Sequence[TokenInfo], options: FormatOptions) -> list[dict[str, Any]]:
-    """llama-server's list, which holds what OpenAI's has."""
-    word, words = ("prob", "top_probs") if options.post_sampling else ("logprob", "top_logprobs")
-
-    def describe(token: int, piece: bytes, value: float | None) -> dict[str, Any]:
-        text = piece.decode(errors="replace")
-        return {"id": token, "token": text, "bytes": list(piece), word: _limit(value)}
-
-    return [
-        {
-            **describe(info.token, info.piece, info.value),
-            words: [describe(*entry) for entry in info.top[: options.n_top]],
-        }
-        for info in infos
-    ]
-
-
-def _limit(value: float | None) -> float | None:
-    return None if value is None else max(value, _LOWEST)
-
-
 class EventFormat:
     """What the streams of most endpoints have in common."""
 
@@ -221,171 +193,6 @@ class EventFormat:
     def fail(self, error: LlamactlError, path: str) -> bytes:
         """Format an error in the middle of a stream; `path` decides its form."""
         return format_sse_error(error, path)
-
-
-class CompletionFormat(EventFormat):
-    """/v1/completions."""
-
-    def __init__(self, options: FormatOptions) -> None:
-        self._options = options
-        self._places: dict[int, TextPlaces] = {}
-        """Of each choice: its tokens may come in several chunks."""
-        self._head = {
-            "id": "cmpl-" + secrets.token_urlsafe(24),
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": options.model,
-            "system_fingerprint": options.build,
-        }
-        self._before = DATA + encode_json(self._head)[:-1] + b',"choices":[{"index":'
-
-    def first(self, index: int) -> bytes:
-        return self._chunk(index, self._options.echoes[index]) if self._options.echoes else b""
-
-    def text(self, index: int, event: TextEvent) -> bytes:
-        if not event.infos and event.timings is None:
-            text = encode_json(event.text)
-            return b'%b%d,"text":%b,"logprobs":null,"finish_reason":null}]}\n\n' % (self._before, index, text)
-        return self._chunk(index, event.text, infos=event.infos, **format_more(event.timings))
-
-    def progress(self, index: int, event: ProgressEvent) -> bytes:
-        return self._chunk(index, "", **format_progress(event))
-
-    def last(self, index: int, finish: FinishEvent) -> bytes:
-        more = {"timings": format_timings(finish.timings), **format_verbose(self._options, index, Answer(finish))}
-        return self._chunk(index, "", finish.reason, **more)
-
-    def end(self, finishes: Sequence[FinishEvent]) -> bytes:
-        return end_stream(self._head, self._options, finishes)
-
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        echoes = self._options.echoes or [""] * len(answers)
-        choices = [
-            self._choice(index, echoes[index] + answer.text, answer.finish.reason, answer.infos)
-            for index, answer in enumerate(answers)
-        ]
-        more = {**format_sums(answers, self._options), **format_verbose(self._options, 0, answers[0])}
-        return {**self._head, "choices": choices, **more}
-
-    def _chunk(
-        self, index: int, text: str, reason: str | None = None, infos: Sequence[TokenInfo] = (), **more: Any
-    ) -> bytes:
-        return format_sse({**self._head, "choices": [self._choice(index, text, reason, infos)], **more})
-
-    def _choice(self, index: int, text: str, reason: str | None, infos: Sequence[TokenInfo]) -> dict[str, Any]:
-        logprobs = None if self._options.n_top is None or not infos else self._format_logprobs(index, infos)
-        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-
-    def _format_logprobs(self, index: int, infos: Sequence[TokenInfo]) -> dict[str, Any]:
-        """OpenAI's four lists, and llama-server's `content`."""
-        places = self._places.get(index)
-        if places is None:
-            echo = self._options.echoes[index] if self._options.echoes else ""
-            places = self._places[index] = TextPlaces(echo)
-        return {
-            "tokens": [name_piece(info.piece) for info in infos],
-            "token_logprobs": [_limit(info.value) for info in infos],
-            "top_logprobs": [self._format_top(info) for info in infos],
-            "text_offset": [places.place(info.piece) for info in infos],
-            "content": format_probs(infos, self._options),
-        }
-
-    def _format_top(self, info: TokenInfo) -> dict[str, float | None] | None:
-        """Of tokens that read alike the likeliest; the token itself in any case, as OpenAI has it."""
-        if info.value is None:
-            return None
-        top: dict[str, float | None] = {}
-        for _, piece, value in (*info.top[: self._options.n_top], (info.token, info.piece, info.value)):
-            top.setdefault(name_piece(piece), _limit(value))
-        return top
-
-
-class NativeFormat(EventFormat):
-    """llama-server's own /completion and /infill."""
-
-    def __init__(self, options: FormatOptions) -> None:
-        self._options = options
-        self._has_new_line: set[int] = set()
-
-    def first(self, index: int) -> bytes:
-        return b""
-
-    def text(self, index: int, event: TextEvent) -> bytes:
-        if "\n" in event.text:
-            self._has_new_line.add(index)
-        more = format_more(event.timings)
-        if event.infos and self._options.n_top is not None:
-            more["completion_probabilities"] = format_probs(event.infos, self._options)
-        return format_sse(
-            {
-                "index": index,
-                "content": event.text,
-                "tokens": list(event.tokens),
-                "stop": False,
-                "id_slot": -1,
-                "tokens_predicted": event.n_generated,
-                "tokens_evaluated": self._options.n_prompt[index],
-                **more,
-            }
-        )
-
-    def progress(self, index: int, event: ProgressEvent) -> bytes:
-        chunk = {
-            "index": index,
-            "content": "",
-            "tokens": [],
-            "stop": False,
-            "id_slot": -1,
-            "tokens_predicted": 0,
-            "tokens_evaluated": self._options.n_prompt[index],
-            **format_progress(event),
-        }
-        return format_sse(chunk)
-
-    def last(self, index: int, finish: FinishEvent) -> bytes:
-        return format_sse(self.format_final(index, Answer(finish)))
-
-    def end(self, finishes: Sequence[FinishEvent]) -> bytes:
-        return b""
-
-    def whole(self, answers: Sequence[Answer]) -> Any:
-        finals = [self.format_final(index, answer) for index, answer in enumerate(answers)]
-        return finals[0] if len(finals) == 1 else finals
-
-    def format_final(self, index: int, answer: Answer) -> dict[str, Any]:
-        finish = answer.finish
-        final = {
-            "index": index,
-            "content": answer.text,
-            "tokens": answer.tokens if self._options.return_tokens else [],
-            "id_slot": finish.slot,
-            "stop": True,
-            "model": self._options.model,
-            "tokens_predicted": finish.n_generated,
-            "tokens_evaluated": finish.n_prompt,
-            **self._options.describe(index),
-            "has_new_line": index in self._has_new_line or "\n" in answer.text,
-            "truncated": finish.truncated,
-            "stop_type": _find_stop_type(finish),
-            "stopping_word": finish.stopped_by or "",
-            "tokens_cached": finish.n_prompt + finish.n_generated,
-            "timings": format_timings(finish.timings),
-        }
-        if answer.infos and self._options.n_top is not None:
-            final["completion_probabilities"] = format_probs(answer.infos, self._options)
-        return final if self._options.fields is None else _select_fields(final, self._options.fields)
-
-
-def _select_fields(answer: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """Those that are there, each under its path ("timings/prompt_n")."""
-    selected = {}
-    for path in paths:
-        value: Any = answer
-        for key in path.split("/"):
-            value = value.get(key, _MISSING) if isinstance(value, dict) else _MISSING
-        if value is not _MISSING:
-            selected[path] = value
-    return selected
 
 
 def format_ranking(
@@ -410,12 +217,6 @@ def format_ranking(
     return {"model": model, "object": "list", "usage": usage, "results": results}
 
 
-def _find_stop_type(finish: FinishEvent) -> str:
-    if finish.reason is FinishReason.LENGTH:
-        return "limit"
-    return "eos" if finish.stopped_by is None else "word"
-
-
 def format_more(timings: Timings | None) -> dict[str, Any]:
     """What a chunk holds besides, where it is asked for."""
     return {} if timings is None else {"timings": format_timings(timings)}
@@ -425,11 +226,6 @@ def format_sums(answers: Sequence[Answer], options: FormatOptions) -> dict[str, 
     """Of all choices."""
     finishes = [answer.finish for answer in answers]
     return {"usage": format_usage(finishes, options.n_choices), "timings": format_timings(finishes[0].timings)}
-
-
-def format_verbose(options: FormatOptions, index: int, answer: Answer) -> dict[str, Any]:
-    """Where it is asked for, llama-server's own answer beside OpenAI's."""
-    return {"__verbose": NativeFormat(options).format_final(index, answer)} if options.verbose else {}
 
 
 def end_stream(head: dict[str, Any], options: FormatOptions, finishes: Sequence[FinishEvent]) -> bytes:

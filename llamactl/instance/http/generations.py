@@ -16,8 +16,10 @@ from llamactl.dialects.responses import ResponsesBody
 from llamactl.instance.engine.jobs import Job
 from llamactl.instance.http import transcriptions
 from llamactl.instance.http.chat_format import ChatFormat
-from llamactl.instance.http.formats import AnswerFormat, CompletionFormat, NativeFormat
+from llamactl.instance.http.completion_format import CompletionFormat
+from llamactl.instance.http.formats import AnswerFormat
 from llamactl.instance.http.messages import MessagesFormat
+from llamactl.instance.http.native_format import NativeFormat
 from llamactl.instance.http.openai_responses import ResponseSettings, ResponsesFormat
 from llamactl.instance.http.parameters import choose_quiet_s
 from llamactl.instance.http.requests import Handler, RequestReader, answer_json, name_errors, stay
