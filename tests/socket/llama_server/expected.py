@@ -28,13 +28,14 @@ class Expected:
 
     def find_reason(self, test: str) -> str:
         """Why it is not run; empty: it is."""
-        return next((why for pattern, why in self.left_out.items() if _matches(test, pattern)), "")
+        return next((why for pattern, why in self.left_out.items() if matches(test, pattern)), "")
 
     def takes_any_text(self, test: str) -> bool:
-        return any(_matches(test, pattern) for pattern in self.any_text)
+        return any(matches(test, pattern) for pattern in self.any_text)
 
 
-def _matches(test: str, pattern: str) -> bool:
+def matches(test: str, pattern: str) -> bool:
+    """Whether a pattern holds for a test, or for what is above it."""
     # Not fnmatch alone: ids have brackets in them.
     bare = test.partition("[")[0]
     return test == pattern or fnmatchcase(bare, pattern) or bare.startswith(f"{pattern}::")

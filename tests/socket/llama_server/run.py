@@ -15,7 +15,6 @@ from tests.socket.instance.harness import ROOT
 from tests.socket.llama_server.stand_in import LLAMA_SERVER, REPORT
 
 NEEDED = ("tools/server/tests", "tools/mtmd/test-1.jpeg", "models/templates")
-TIMEOUT_S = 280
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from tests.socket.llama_server.servers import ROUTER, Forks, Models, choose_port
 
 REPORT, LLAMA_SERVER = "LLAMACTL_TEST_REPORT", "LLAMACTL_TEST_LLAMA_SERVER"
 OF_THEIR_MODELS = ("re_content", "n_prompt", "n_tokens")
-RAN_OUT = 15.0
+START_S = 15.0
 
 
 class Anything:
@@ -53,7 +53,7 @@ class Servers:
         self._running: dict[int, contextlib.ExitStack] = {}
         self._request = utils.ServerProcess.make_request
         utils.ServerProcess.make_request = lambda server, *args, **more: self.request(server, *args, **more)
-        utils.ServerProcess.start = lambda server, timeout_seconds=RAN_OUT: self.start(server)
+        utils.ServerProcess.start = lambda server, timeout_seconds=START_S: self.start(server)
         utils.ServerProcess.stop = lambda server: self.stop(server)
 
     def start(self, server: Any) -> None:
@@ -95,7 +95,7 @@ class Servers:
             if kind == "sees":
                 os.environ["LLAMA_ARG_MMPROJ"] = str(self._models.acquire_projector())
         server.model_hf_repo = server.model_hf_file = None
-        self._start_theirs(server, RAN_OUT)
+        self._start_theirs(server, START_S)
 
     def stop(self, server: Any) -> None:
         if self._forks is None:
