@@ -31,7 +31,7 @@ from llamactl.front.lease import Asked, Lease
 from llamactl.front.naming import check_length, decode_path
 from llamactl.front.ports import RelayHost
 from llamactl.front.precheck import find_mistake
-from llamactl.front.stream_texts import format_loading_comment, format_stream_error
+from llamactl.front.stream_texts import ends_with_error, format_loading_comment, format_stream_error
 from llamactl.front.wait import Wait
 from llamactl.journal_events import JournalEvent
 
@@ -248,13 +248,19 @@ class Exchange:
             if self._event_stream:
                 self._mid_event = not body.endswith((b"\n\n", b"\r\n\r\n"))
             out += format_chunk(body) if self._rechunk else body
-        if ended and self._rechunk:
+        failed = ended and self._event_stream and ends_with_error(self._tail or b"")
+        if ended and self._rechunk and not failed:
             out += LAST_CHUNK
         if out:
             self._client.send(out)
-        if ended:
-            if self._tail:
-                self._record.parse_usage(self._tail[-TAIL_BYTES:])
+        if not ended:
+            return
+        if self._tail:
+            self._record.parse_usage(self._tail[-TAIL_BYTES:])
+        if failed:  # a client that knows no error events must not take what came for the whole answer
+            self._close_request()
+            self._client.break_off(after_flush=True)
+        else:
             self._finish(self._keep_alive)
 
     def on_whole_response(self, head: ResponseHead, body: bytes) -> None:

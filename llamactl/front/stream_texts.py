@@ -27,3 +27,9 @@ def format_stream_error(error: LlamactlError, mid_event: bool, path: bytes = b""
     """The event that ends a stream which cannot go on. `mid_event`: what was sent last was no whole event."""
     payload = msgspec.json.encode(format_http_error(error, path))
     return (b"\n\n" if mid_event else b"") + format_event(payload, "error" if is_anthropics(path) else "")
+
+
+def ends_with_error(tail: bytes) -> bool:
+    """Whether the last event of a stream that has ended is an instance's error. `tail`: its last bytes."""
+    last = tail[:-2].rpartition(b"\n\n")[2]
+    return last.startswith(b"event: error\n")

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from llamactl.front.stream_texts import ends_with_error
 from llamactl.protocol.control_socket import CancelRequest, IdleNotice, LeaseRequest
 from tests.http_errors import check_error
 from tests.socket.front.conftest import format_post, read_chunk, read_head
@@ -251,3 +252,31 @@ def test_deaths_leave_no_count_and_no_connection_behind(stage: Any) -> None:
         await world.supervisor.expect(IdleNotice)
 
     stage(scenario)
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_stream_that_its_instance_ends_with_an_error_has_no_clean_end(stage: Any, pieces: int) -> None:
+    async def scenario(world: Any) -> None:
+        instance = await world.add_model("a")
+        client = await world.connect()
+        client.writer.write(format_post(CHAT, {"model": "a", "stream": True}))
+        call = await instance.call()
+        call.begin_stream()
+        error = b'event: error\ndata: {"error": {"code": 503}}\n\n'
+        text = b'data: {"choices": []}\n\n' + error
+        size = -(-len(text) // pieces)
+        for begin in range(0, len(text), size):
+            call.chunk(text[begin : begin + size])
+        call.write(b"0\r\n\r\n")
+        received = await asyncio.wait_for(client.reader.read(), 10)
+        assert received.endswith(error + b"\r\n"), "the last chunk is missing, and the connection closed"
+        assert received.count(b"error") == 2, "nobody says it a second time"
+
+    stage(scenario)
+
+
+def test_text_that_speaks_of_errors_is_no_error() -> None:
+    assert not ends_with_error(b"data: 1\n\ndata: event: error\n\n")
+    assert not ends_with_error(b"event: error\ndata: 1\n\ndata: [DONE]\n\n")
+    assert not ends_with_error(b"")
+    assert ends_with_error(b"event: error\ndata: 1\n\n")
