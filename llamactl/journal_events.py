@@ -52,6 +52,12 @@ class JournalEvent(StrEnum):
         "All that ran has reported, or has had its time; from here on models may be stopped.",
     )
     UNIT_IGNORED = "unit ignored", "A unit with a name of ours that does not say which model it is."
+    UNIT_STOPPED = "unit stopped", "A unit with a name of ours that somebody else has started, and that is of no use."
+    STATE_CORRECTED = (
+        "state corrected",
+        "What the supervisor knew of a unit was not what systemd says: it goes by systemd. Counted by a metric.",
+    )
+    UNITS_NOT_COMPARED = "units not compared", "systemd did not say what runs; it is asked again."
     FAILED_UNIT_RESET = (
         "failed unit reset",
         "A unit that failed, of a model that is no longer configured, is forgotten.",

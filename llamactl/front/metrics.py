@@ -64,6 +64,8 @@ class _Collector:
         if snapshot.machine is not None:
             yield from collect_models(snapshot.models)
             yield from collect_counters(snapshot.machine.counters)
+            corrections = "Times that the supervisor knew something else of a unit than systemd."
+            yield CounterMetricFamily("llamactl_state_corrections", corrections, value=snapshot.machine.corrections)
             yield from collect_devices(snapshot.machine.devices)
         yield from merge_instances(snapshot.instances)
 

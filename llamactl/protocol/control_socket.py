@@ -286,6 +286,8 @@ class MachineStatus(Message, frozen=True, kw_only=True, tag="machine"):
     controllers: tuple[str, ...] = ()
     """cgroup controllers that this systemd has; limits of others are not applied."""
     problems: tuple[str, ...] = ()
+    corrections: int = 0
+    """How often the supervisor has known something else of a unit than systemd."""
     counters: dict[str, ModelCounters] = {}
     """By model."""
     decisions: tuple[Decision, ...] = ()

@@ -186,6 +186,10 @@ BY_SIGNAL = ("signal", "core-dump")
 """systemd's words for an end by a signal; the exit code is its number then."""
 
 
+UNREACHABLE = "systemd-unreachable"
+"""Result of a start that systemd has not taken: no fault of the model's."""
+
+
 class LoadFailure(Value, frozen=True, kw_only=True):
     """How a model's last unit ended when it did not end well. `result` is systemd's word (`exit-code`, `signal`,
     `oom-kill`, `timeout`, `watchdog` ...).

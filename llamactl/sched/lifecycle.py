@@ -9,7 +9,7 @@ import msgspec
 
 from llamactl.journal_events import JournalEvent
 from llamactl.protocol.report_socket import ChildState
-from llamactl.protocol.values import BY_SIGNAL, LoadFailure, Stage, State
+from llamactl.protocol.values import BY_SIGNAL, UNREACHABLE, LoadFailure, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.breakdowns import list_device_rows, sum_per_account
 from llamactl.sched.compare import compare_effective
@@ -279,6 +279,12 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
         if entry is not None:
             refusal = explain.refuse_cancelled(model, why)
             core.refuse_all(entry.waiters, refusal)
+        return
+    if failure.result == UNREACHABLE:
+        # No fault of the model's: whoever asks again is not kept waiting.
+        core.drop_instance(model, State.UNLOADED)
+        explain.record_ended_badly(core, JournalEvent.LOAD_FAILED, model, failure)
+        _fail_entry(core, model, failure, now)
         return
     died_in_warmup = failure.result in BY_SIGNAL and instance.stage == "warmup"
     retry = learn_from_failure(core, model, instance, failure)

@@ -103,6 +103,10 @@ class Scheduler:
         """By model, which files it had when somebody looked last; empty where that is not known."""
         return {name: model.files or "" for name, model in self._core.models.items()}
 
+    def list_instances(self) -> list[tuple[str, str]]:
+        """Each model that has an instance, with its generation."""
+        return [(model.name, instance.generation) for model, instance in self._core.list_running()]
+
     def list_serving(self) -> frozenset[str]:
         """Models that answer requests, or are about to."""
         running = self._core.list_running()

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 
 from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.journal_events import JournalEvent
-from llamactl.names import Role
+from llamactl.names import Role, format_slug, format_unit
 from llamactl.paths import Paths
 from llamactl.protocol.control_socket import (
     MachineStatus,
@@ -37,14 +37,19 @@ from llamactl.supervisor.file_looks import FileLooks
 from llamactl.supervisor.host_memory import acquire_host_memory
 from llamactl.supervisor.measurements import Measurements
 from llamactl.supervisor.overview import Overview
+from llamactl.supervisor.run import Run
 from llamactl.supervisor.suspects import Suspects
-from llamactl.supervisor.units import Run, Units
+from llamactl.supervisor.units import Units
 from llamactl.supervisor.watchers import Watchers
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.notify import Notifier
+from llamactl.systemd.unit_state import RESULT_UNKNOWN
 from llamactl.tasks import TaskSet
 
 RECOVERY_S = 5.0
+COMPARE_S = 10.0
+"""Between two looks at the states of all units: one call of systemd's."""
+LOST = LoadFailure(result=RESULT_UNKNOWN, exit_code=0, message="its unit is gone, and nobody saw it end")
 MAX_REASON = 200
 """Of an error that quotes what somebody sent."""
 
@@ -58,7 +63,7 @@ class Supervisor:
         self._paths = paths
         self._notifier = notifier
         self._scheduler = Scheduler()
-        self._units = Units(paths, self._handle_unit_ended, self.fail)
+        self._units = Units(paths, self._handle_found, self._handle_unit_ended, self.fail)
         self._measurements = Measurements(paths, self._units, self.dispatch, self.fail)
         self._files = FileLooks()
         self._children = Children(self._units.is_expected, self._handle_report, self._handle_disconnected)
@@ -115,8 +120,7 @@ class Supervisor:
         self._configuration.keep_hidden(run.settings for run in found)
         self._apply_configuration()
         for run in found:
-            _log.info(JournalEvent.INSTANCE_FOUND, model=run.settings.name, unit=run.unit, pid=run.pid)
-            self.dispatch(events.InstanceFound(run.settings.name, run.generation, run.settings))
+            self._handle_found(run)
         self._started = True
         await self._children.listen(self._paths.report_socket, model_group)
         await self._control.listen(self._paths.control_socket, admin_group)
@@ -125,6 +129,18 @@ class Supervisor:
         self._configuration.warn_unenforced(self._units.manager.controllers)
         # So that a reload can tell which files were replaced since, also of models that wait to be measured.
         self._tasks.spawn(self._look_at_files(self._configuration.current.models.values()))
+        self._tasks.spawn(self._compare())
+
+    async def _compare(self) -> None:
+        """See to it, now and then, that what is known here is what systemd says."""
+        while True:
+            await asyncio.sleep(COMPARE_S)
+            await self._units.compare()
+            for name, generation in self._scheduler.list_instances():
+                run = self._units.find(Role.MODEL, format_slug(name))
+                if run is None or run.generation != generation:
+                    self._units.count_correction(format_unit(Role.MODEL, format_slug(name)), "it is not there")
+                    self.dispatch(events.InstanceEnded(name, generation, LOST))
 
     async def stop(self) -> None:
         """End the daemon's own connections; instances, their streams and their loads go on. What clients waited for,
@@ -276,6 +292,10 @@ class Supervisor:
         run = self._units.find(child.role, child.slug)
         if run is not None and child.role is Role.MODEL:
             self.dispatch(events.InstanceDisconnected(run.settings.name, run.generation))
+
+    def _handle_found(self, run: Run) -> None:
+        _log.info(JournalEvent.INSTANCE_FOUND, model=run.settings.name, unit=run.unit, pid=run.pid)
+        self.dispatch(events.InstanceFound(run.settings.name, run.generation, run.settings))
 
     def _handle_unit_ended(self, run: Run, failure: LoadFailure | None) -> None:
         if run.role is Role.MODEL:

@@ -83,6 +83,7 @@ class Overview:
             build=next((model.facts.build for model in models if model.facts is not None and model.facts.build), ""),
             queue=self.scheduler.queue_names(),
             controllers=self.units.manager.controllers,
+            corrections=self.units.corrections,
             problems=self.configuration.list_problems(),
             counters=self.counters.list_models(),
             decisions=self.history.list_decisions(),

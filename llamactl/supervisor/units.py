@@ -11,10 +11,8 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-
-import msgspec
 
 from llamactl.child import variables
 from llamactl.child.orders import ChildEnvironment
@@ -22,25 +20,32 @@ from llamactl.child.properties import Surroundings, choose_measure_properties, c
 from llamactl.config.permissions import explain_unreadable
 from llamactl.errors import LlamactlError
 from llamactl.journal_events import JournalEvent
-from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit
+from llamactl.names import DEVICES_SLUG, Role, format_slug, format_unit, parse_unit
 from llamactl.paths import Paths
 from llamactl.protocol.report_socket import ChildRole
 from llamactl.protocol.values import LoadFailure
 from llamactl.sched.effects import StartInstance, StartMeasure
-from llamactl.settings import GlobalSettings, ModelSettings, decode_spec
+from llamactl.settings import GlobalSettings, ModelSettings
 from llamactl.share import python_paths
+from llamactl.supervisor.comparison import find_contradictions
 from llamactl.supervisor.last_log_lines import acquire_last_log_lines
+from llamactl.supervisor.run import CONDEMNED, NOT_STARTED, STOPPED, UNREACHABLE, Run, adopt_run
 from llamactl.systemd.host import acquire_gpu_groups
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.manager import Manager, ManagerError
-from llamactl.systemd.unit_state import RESULT_UNKNOWN, UnitEnded, UnitEvent, UnitSnapshot, UnitStarted, explain_result
+from llamactl.systemd.unit_state import (
+    RESULT_UNKNOWN,
+    UnitChanged,
+    UnitEnded,
+    UnitEvent,
+    UnitSnapshot,
+    UnitStarted,
+    explain_result,
+)
 from llamactl.tasks import TaskSet
 
-NOT_STARTED = "start"
-STOPPED = "stopped"
-CONDEMNED = "condemned"
-"""Results that are not systemd's: it refused the start; it ended well but before it had anything to say; what it said
-could not be handled."""
+START_S = 60.0
+"""For a start, until systemd has taken it; D-Bus may come and go, and a slice that stops ends first."""
 LISTING_TIMEOUT_S = 30.0
 LOOK_S = 5.0
 """For looking at files; a file system that hangs must not keep an end from being told."""
@@ -48,54 +53,34 @@ LOOK_S = 5.0
 _log = get_logger()
 
 
-@dataclass(eq=False)
-class Run:
-    """One unit that was started, or found running."""
-
-    role: Role
-    slug: str
-    generation: str
-    settings: ModelSettings
-    pid: int = 0
-    error: str = ""
-    """What the child reported of its own failure."""
-    condemned: str = ""
-    """Why it is stopped and not heard any longer."""
-    reported: bool = False
-    """A measure child's figures have come."""
-    stopping: bool = False
-    ended: bool = False
-
-    @property
-    def unit(self) -> str:
-        """Its name in systemd."""
-        return format_unit(self.role, self.slug)
-
-    @property
-    def is_listing(self) -> bool:
-        """It measures no model, and lists devices."""
-        return self.slug == DEVICES_SLUG
-
-
 class Units:
     """All model and measure units of this supervisor.
 
-    `on_ended(run, failure)` is called once for each run, `on_failure` for an error that nothing else tells of.
+    `on_found(run)` is called for a run that somebody else has started, `on_ended(run, failure)` once for each run,
+    `on_failure` for an error that nothing else tells of.
     """
 
     def __init__(
         self,
         paths: Paths,
+        on_found: Callable[[Run], None],
         on_ended: Callable[[Run, LoadFailure | None], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._paths = paths
+        self._on_found = on_found
         self._on_ended = on_ended
         self._runs: dict[tuple[Role, str], Run] = {}
         self._measure_starts = 0
         self._failed: set[str] = set()
         """Slugs of model units that systemd keeps, failed, until they are reset. Measure units it never keeps."""
+        self._strangers: set[str] = set()
+        """Units of our names that somebody else has started, and that are being looked at."""
+        self._restarted: set[str] = set()
+        """Of these, those whose last run is not done with: they are looked at when it is."""
         self._tasks = TaskSet(on_failure)
+        self.corrections = 0
+        """How often what is known here was not what systemd says."""
         self.manager = Manager(self._handle_unit_event, self._handle_lost, on_failure=on_failure)
         self.settings = GlobalSettings()
 
@@ -106,7 +91,7 @@ class Units:
         await self.manager.open()
         found: list[Run] = []
         for snapshot in await self.manager.list_units():
-            run = _adopt(snapshot)
+            run = adopt_run(snapshot)
             if snapshot.role is Role.MEASURE:
                 await self.manager.stop_unit(snapshot.unit)
             elif snapshot.active_state == "failed":
@@ -229,44 +214,138 @@ class Units:
     async def _start_unit(self, run: Run, choose_properties: Callable[[], dict[str, Any]]) -> None:
         try:
             properties = choose_properties()
+            async with asyncio.timeout(START_S):
+                while not await self._try_start(run, properties):
+                    pass
+            if run.stopping and not run.ended:  # a stop that came while the start was on its way found no unit
+                await self._stop(run)
+        except (ManagerError, TimeoutError) as error:
+            lost = isinstance(error, TimeoutError) or error.is_unreachable
+            reason = "systemd could not be reached" if isinstance(error, TimeoutError) else str(error)
+            message = f"cannot start {run.unit}: {reason}"
+            self._end(run, LoadFailure(result=UNREACHABLE if lost else NOT_STARTED, exit_code=0, message=message))
+        except (LlamactlError, OSError, ValueError) as error:
+            self._end(run, LoadFailure(result=NOT_STARTED, exit_code=0, message=f"cannot start {run.unit}: {error}"))
+
+    async def _try_start(self, run: Run, properties: dict[str, Any]) -> bool:
+        """Whether it is done with: started, or not wanted any longer. False: something has come between, try again."""
+        try:
             await self.manager.free_name(run.unit)
             if run.role is Role.MODEL:
                 self._failed.discard(run.slug)
             if run.stopping:  # a stop that came before there was a unit
                 self._end(run, None)
-                return
-            await self.manager.start_transient(run.unit, properties)
-            await self._stop_if_wanted(run)
-        except (ManagerError, LlamactlError, OSError, ValueError) as error:
-            self._end(run, LoadFailure(result=NOT_STARTED, exit_code=0, message=f"cannot start {run.unit}: {error}"))
-
-    async def _stop_if_wanted(self, run: Run) -> None:
-        """A stop that came while the start was on its way to systemd found no unit."""
-        if run.stopping:
+                return True
+            await self.manager.start_transient(run.unit, properties, lambda: self._handle_begun(run))
+            return True
+        except ManagerError as error:
+            if not (error.is_lost or error.is_running or error.exists):
+                raise
+        # The request may have reached systemd although the reply was lost; or somebody else has started the unit.
+        snapshot = await self._find_snapshot(run.unit)
+        if snapshot is None:
+            return False
+        if snapshot.environment.get(variables.GENERATION) == run.generation:
+            self._handle_begun(run)
+            if snapshot.ended:
+                self._handle_unit_event(snapshot.make_end())
+            return True
+        if not snapshot.ended:
+            _log.warning(JournalEvent.UNIT_STOPPED, unit=run.unit, reason="its model is being loaded by another start")
             await self.manager.stop_unit(run.unit)
+        return False
+
+    def _handle_begun(self, run: Run) -> None:
+        run.begun = True
+
+    async def _find_snapshot(self, unit: str) -> UnitSnapshot | None:
+        return next((snapshot for snapshot in await self.manager.list_units() if snapshot.unit == unit), None)
 
     async def _stop(self, run: Run) -> None:
+        while not run.ended:
+            try:
+                await self.manager.stop_unit(run.unit)
+            except ManagerError as error:
+                if error.is_lost:  # the next call waits for the connection; to ask twice changes nothing
+                    continue
+                _log.error(JournalEvent.STOP_FAILED, model=run.settings.name, unit=run.unit, reason=str(error))
+            return
+
+    # --- what nobody here has started ---
+
+    def _look_at_stranger(self, unit: str) -> None:
+        """A unit under a name of ours is running, and nobody here knows why."""
+        if unit not in self._strangers:
+            self._strangers.add(unit)
+            self._tasks.spawn(self._take_in(unit))
+
+    async def _take_in(self, unit: str) -> None:
+        """Adopt it where it is a model's, else stop it."""
         try:
-            await self.manager.stop_unit(run.unit)
+            snapshot = await self._find_snapshot(unit)
+            if snapshot is None or snapshot.active_state not in ("active", "activating", "reloading"):
+                return
+            if (run := self._runs.get((snapshot.role, snapshot.slug))) is not None:
+                if run.over:  # its last run is not done with
+                    self._restarted.add(unit)
+                return
+            run = adopt_run(snapshot) if snapshot.role is Role.MODEL else None
+            if run is None or run.slug != format_slug(run.settings.name):
+                reason = "nobody here has started it, and it does not say which model it is"
+                _log.warning(JournalEvent.UNIT_STOPPED, unit=unit, reason=reason)
+                await self.manager.stop_unit(unit)
+                return
+            self._failed.discard(run.slug)
+            self._runs[run.role, run.slug] = run
+            self._on_found(run)
         except ManagerError as error:
-            _log.error(JournalEvent.STOP_FAILED, model=run.settings.name, unit=run.unit, reason=str(error))
+            _log.warning(JournalEvent.UNIT_IGNORED, unit=unit, reason=f"cannot look at it: {error}")
+        finally:
+            self._strangers.discard(unit)
+
+    async def compare(self) -> None:
+        """Correct what is known here by what systemd says; costs one call where they agree."""
+        try:
+            states = await self.manager.list_states()
+            contradictions = find_contradictions(self._runs.values(), states)
+            if not contradictions:
+                return
+            await self.manager.list_units()  # what is news to the tracker comes as events
+        except ManagerError as error:
+            _log.debug(JournalEvent.UNITS_NOT_COMPARED, reason=str(error))
+            return
+        for unit in contradictions:
+            run = self._run_of(unit)
+            if run is None and (known := parse_unit(unit)) is not None and known not in self._runs:
+                self.count_correction(unit, "it runs, and nobody here has started it")
+                self._look_at_stranger(unit)
+            elif run is not None and unit not in states:
+                self.count_correction(unit, "it has ended, and nobody here has heard of it")
+                self._handle_unit_event(UnitEnded(unit, RESULT_UNKNOWN, 0, 0, "", True))
+
+    def count_correction(self, unit: str, reason: str) -> None:
+        """What was known of this unit is not so, for this reason."""
+        self.corrections += 1
+        _log.warning(JournalEvent.STATE_CORRECTED, unit=unit, reason=reason)
+
+    # --- what happens to units ---
 
     def _handle_unit_event(self, event: UnitEvent) -> None:
+        run = self._run_of(event.unit)
         match event:
-            case UnitStarted():
-                run = self._run_of(event.unit)
-                if run is not None:
-                    run.pid = event.main_pid
-            case UnitEnded():
-                run = self._run_of(event.unit)
-                if run is not None:
-                    self._tasks.spawn(self._report_end(run, event))
+            case UnitStarted() | UnitChanged() if run is None:
+                self._look_at_stranger(event.unit)
+            case UnitStarted() if run is not None:
+                run.pid = event.main_pid
+            case UnitEnded() if run is not None and run.begun:
+                run.over = True
+                self._tasks.spawn(self._report_end(run, event))
 
     def _handle_lost(self, reason: str) -> None:
         _log.error(JournalEvent.SYSTEMD_CONNECTION_LOST, reason=reason)
 
     def _run_of(self, unit: str) -> Run | None:
-        return next((run for run in self._runs.values() if run.unit == unit and not run.ended), None)
+        return next((run for run in self._runs.values() if run.unit == unit and not run.over), None)
 
     async def _report_end(self, run: Run, event: UnitEnded) -> None:
         if run.condemned:
@@ -308,6 +387,9 @@ class Units:
         if self._runs.get((run.role, run.slug)) is run:
             del self._runs[run.role, run.slug]
         self._on_ended(run, failure)
+        if run.unit in self._restarted:
+            self._restarted.discard(run.unit)
+            self._look_at_stranger(run.unit)
 
 
 async def _find_last_log_lines(run: Run) -> str:
@@ -322,20 +404,3 @@ async def _find_last_log_lines(run: Run) -> str:
             exc_info=error,
         )
         return ""
-
-
-def _adopt(snapshot: UnitSnapshot) -> Run | None:
-    """The run behind a unit found at start; None for one that has ended or whose environment is not ours."""
-    if snapshot.active_state not in ("active", "activating", "deactivating", "reloading"):
-        return None
-    try:
-        settings = decode_spec(snapshot.environment[variables.SPEC])
-        generation = snapshot.environment[variables.GENERATION]
-    except (KeyError, msgspec.DecodeError, msgspec.ValidationError) as error:
-        _log.warning(
-            JournalEvent.UNIT_IGNORED,
-            unit=snapshot.unit,
-            reason=f"its environment does not say which model it is: {error}",
-        )
-        return None
-    return Run(snapshot.role, snapshot.slug, generation, settings, pid=snapshot.main_pid)

@@ -19,8 +19,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llamactl.errors import ErrorCode, LlamactlError
-from llamactl.names import parse_unit
+from llamactl.systemd.replies import (
+    LOST,
+    RUNNING,
+    TIMED_OUT,
+    CallFailedError,
+    ManagerError,
+    choose_hint,
+    parse_snapshots,
+)
 from llamactl.systemd.tracker import Tracker
 from llamactl.systemd.unit_state import (
     UnitChanged,
@@ -48,8 +55,8 @@ BUS_TIMEOUT_S = 10
 """For one D-Bus call of the worker."""
 CALL_TIMEOUT_S = 30.0
 """For one call of ours, waiting behind others included."""
-LOST = "Lost"
-"""The error of calls that were under way when the connection was lost."""
+SLICES = "llamactl slices"
+"""Whoever waits for the end of a job of one of them does so under this name."""
 OPEN_TIMEOUT_S = 25.0
 FREE_TIMEOUT_S = 10.0
 FIRST_DELAY_S = 0.1
@@ -57,21 +64,6 @@ LONGEST_DELAY_S = 5.0
 MAX_LINE_BYTES = 256 << 20
 
 Reply = dict[str, Any] | None
-
-
-class ManagerError(LlamactlError):
-    """systemd refused, or did not answer. `name` is the D-Bus error's, `errno` negative as sd-bus has it."""
-
-    def __init__(self, message: str, *, unit: str = "", errno: int = 0, name: str = "", hint: str = "") -> None:
-        super().__init__(ErrorCode.INTERNAL, message, hint=hint, details={"unit": unit} if unit else None)
-        self.unit = unit
-        self.errno = errno
-        self.name = name
-
-    @property
-    def exists(self) -> bool:
-        """The unit's name is taken, by a run of it or by a failed one that was not reset."""
-        return self.name.endswith(".UnitExists")
 
 
 class Manager:
@@ -96,6 +88,8 @@ class Manager:
         self._next_id = 0
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._referenced: set[str] = set()
+        self._slice_jobs = 0
+        """Jobs of slices that have ended."""
         self._tasks = TaskSet(on_failure)
         self._connected = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
@@ -140,15 +134,36 @@ class Manager:
     async def _list(self) -> Reply:
         return await self._call("list", "", "cannot list the models' units", self._handle_list)
 
-    async def start_transient(self, unit: str, properties: Mapping[str, Any]) -> None:
-        """Create and start a unit; returns when the job is queued. ManagerError with `exists`: the name is taken."""
+    async def list_states(self) -> dict[str, bool]:
+        """Of our units that have not ended, whether each runs (else it is about to, or stops). Costs systemd little."""
+        reply = await self._call("states", "", "cannot list the states of the models' units")
+        return dict((reply or {})["states"])
+
+    async def start_transient(
+        self, unit: str, properties: Mapping[str, Any], on_begun: Callable[[], None] = lambda: None
+    ) -> None:
+        """Create and start a unit; returns when the job is queued. ManagerError with `exists`: the name is taken.
+
+        While the unit's slice is being stopped, the start waits for the end of that. `on_begun` is called before
+        anything is told of the unit.
+        """
 
         def begin(_: Any) -> None:
             if properties.get("AddRef"):
                 self._referenced.add(unit)
-            self._emit(self._tracker.handle_begun(unit))
+            self._emit(self._tracker.handle_begun(unit))  # the end of an earlier run
+            on_begun()
 
-        await self._call("start", unit, f"cannot start unit '{unit}'", begin, properties=dict(properties))
+        while True:
+            ended = self._slice_jobs
+            try:
+                await self._call("start", unit, f"cannot start unit '{unit}'", begin, properties=dict(properties))
+                return
+            except ManagerError as error:
+                if not error.is_destructive:
+                    raise
+            if self._slice_jobs == ended:
+                await self._make_waiter(SLICES)
 
     async def stop_unit(self, unit: str) -> None:
         """Queue the stop. A unit that does not exist is stopped."""
@@ -170,20 +185,26 @@ class Manager:
 
     async def _try_free(self, unit: str, what: str) -> bool:
         """Whether the name is free; if not, something has happened to the unit since it was asked."""
-        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiters = self._waiters.setdefault(unit, [])
-        waiters.append(changed)
+        changed = self._make_waiter(unit)
         try:
             reply = await self._call("free", unit, what, functools.partial(self._handle_freed, unit)) or {}
             if not reply["loaded"]:
                 return True
             if reply["active_state"] not in ("inactive", "failed", "deactivating"):
-                raise ManagerError(f"{what}: it is {reply['active_state']}", unit=unit, hint="stop it first")
+                state = reply["active_state"]
+                raise ManagerError(f"{what}: it is {state}", unit=unit, name=RUNNING, hint="stop it first")
             await changed
             return False
         finally:
-            with contextlib.suppress(ValueError):
-                waiters.remove(changed)
+            changed.cancel()
+
+    def _make_waiter(self, unit: str) -> asyncio.Future[None]:
+        """Done when something has happened to the unit."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiters = self._waiters.setdefault(unit, [])
+        waiters[:] = [other for other in waiters if not other.done()]
+        waiters.append(waiter)
+        return waiter
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -204,9 +225,9 @@ class Manager:
                 return await future
         except TimeoutError:
             raise ManagerError(
-                f"{what}: systemd did not answer in {CALL_TIMEOUT_S:.0f} s", unit=unit, errno=-110, name="Timeout"
+                f"{what}: systemd did not answer in {CALL_TIMEOUT_S:.0f} s", unit=unit, errno=-110, name=TIMED_OUT
             ) from None
-        except _CallFailed as error:
+        except CallFailedError as error:
             raise ManagerError(
                 f"{what}: {error.message}", unit=unit, errno=error.errno, name=error.name, hint=choose_hint(error)
             ) from None
@@ -214,7 +235,7 @@ class Manager:
     def _fail_pending(self, reason: str) -> None:
         for future, _ in self._pending.values():
             if not future.done():
-                future.set_exception(_CallFailed(-107, LOST, f"lost the connection to systemd ({reason})"))
+                future.set_exception(CallFailedError(-107, LOST, f"lost the connection to systemd ({reason})"))
         self._pending.clear()
 
     # --- the worker -------------------------------------------------------------------------------
@@ -310,7 +331,7 @@ class Manager:
             future, on_reply = self._pending.pop(message["id"])
             if "error" in message:
                 if not future.done():
-                    future.set_exception(_CallFailed(**message["error"]))
+                    future.set_exception(CallFailedError(**message["error"]))
                 return
             on_reply(message["ok"])
             if not future.done():
@@ -325,6 +346,9 @@ class Manager:
                 self._emit(self._tracker.handle_removed(message["unit"], message["loaded"]))
                 if not message["loaded"]:
                     self._wake(message["unit"])
+            case "slice":
+                self._slice_jobs += 1
+                self._wake(SLICES)
             case "list":
                 self._handle_list(message)
 
@@ -363,55 +387,6 @@ class Manager:
         """A unit that was started with AddRef= has told its result: let systemd collect it."""
         with contextlib.suppress(ManagerError):  # a lost connection drops its references by itself
             await self._call("unref", unit, f"cannot release unit '{unit}'")
-
-
-class _CallFailed(Exception):
-    def __init__(self, errno: int, name: str, message: str) -> None:
-        super().__init__(message)
-        self.errno = errno
-        self.name = name
-        self.message = message
-
-
-def choose_hint(error: _CallFailed) -> str:
-    """The one thing to do, where there is one."""
-    if error.name.endswith(".UnitExists"):
-        return "free the name first: it runs, or it has failed and was not reset"
-    if error.errno in (-1, -13):
-        return "only root may start system units"
-    return ""
-
-
-def parse_snapshots(message: Mapping[str, Any]) -> list[UnitSnapshot]:
-    """The units of a list that the worker sent; units whose names are not ours are left out."""
-    snapshots = []
-    for row in message.get("units", []):
-        known = parse_unit(row["unit"])
-        if known is None:
-            continue
-        properties = row["properties"]
-        snapshots.append(
-            UnitSnapshot(
-                unit=row["unit"],
-                role=known[0],
-                slug=known[1],
-                load_state=row["load_state"],
-                active_state=properties["ActiveState"],
-                sub_state=properties["SubState"],
-                result=properties["Result"],
-                exit_code=properties["ExecMainStatus"],
-                exit_kind=properties["ExecMainCode"],
-                main_pid=properties["MainPID"],
-                invocation_id=row["invocation_id"],
-                environment=dict(entry.split("=", 1) for entry in row["environment"]),
-                status_text=properties["StatusText"],
-                job=properties["Job"],
-                control_group=row["control_group"],
-                state_change_us=properties["StateChangeTimestampMonotonic"],
-                active_enter_us=properties["ActiveEnterTimestampMonotonic"],
-            )
-        )
-    return snapshots
 
 
 def acquire_controllers(root: Path = Path("/sys/fs/cgroup")) -> tuple[str, ...]:

@@ -55,6 +55,12 @@ class UnitSnapshot:
         """Whether the run is over (a unit that is just being loaded says inactive too, with its start job)."""
         return self.active_state in ("inactive", "failed") and self.job == 0
 
+    def make_end(self) -> "UnitEnded":
+        """The end of this run, where it is over."""
+        return UnitEnded(
+            self.unit, self.result, self.exit_code, self.exit_kind, self.status_text, self.active_enter_us > 0
+        )
+
 
 @dataclass(frozen=True)
 class UnitStarted:

@@ -44,7 +44,14 @@ LOST_ERRNOS = (-32, -103, -104, -107, -108)  # EPIPE ECONNABORTED ECONNRESET ENO
 # NoSuchUnit, NoSuchProcess: pystemd gives no names where it has classes of its own.
 ABSENT_ERRNOS = (-2, -3)
 
+SLICES = ("llamactl.slice", "llamactl-models.slice")
+
 MATCHES = (
+    *(
+        "type='signal',sender='org.freedesktop.systemd1',path='/org/freedesktop/systemd1',"
+        f"interface='org.freedesktop.systemd1.Manager',member='JobRemoved',arg2='{name}'"
+        for name in SLICES
+    ),
     "type='signal',sender='org.freedesktop.systemd1',path='/org/freedesktop/systemd1',"
     "interface='org.freedesktop.systemd1.Manager',member='UnitRemoved'",
     "type='signal',sender='org.freedesktop.systemd1',path='/org/freedesktop/systemd1',"
@@ -192,6 +199,14 @@ class Worker:
     def _do_list(self) -> dict[str, Any]:
         return self._list()
 
+    def _do_states(self) -> dict[str, Any]:
+        states = {}
+        for name, _, load_state, active_state, _, _, _, job, *_ in self._rows(OUR_PATTERNS):
+            over = active_state in (b"inactive", b"failed") and not job
+            if load_state != b"not-found" and not over:
+                states[decode_text(name)] = active_state in (b"active", b"activating", b"reloading")
+        return {"states": states}
+
     def _do_start(self, unit: str, properties: dict[str, Any]) -> None:
         arguments = apply_signature(b"ss", [unit.encode(), b"fail"])
         arguments += pack_properties(properties)
@@ -267,6 +282,8 @@ class Worker:
                 # Sent for running units too, by a daemon-reload: ask. The answer waits until the reload is over.
                 unit = decode_text(name)
                 self._send({"event": "removed", "unit": unit, "loaded": bool(self._rows([unit]))})
+        elif member == b"JobRemoved":
+            self._send({"event": "slice"})
         elif member == b"Reloading":
             message.process_reply(False)
             self._relist = self._relist or not message.body  # False: the reload is over

@@ -20,7 +20,7 @@ from llamactl.child.orders import ChildEnvironment
 from llamactl.child.properties import Surroundings, choose_model_properties
 from llamactl.names import Role, format_unit, parse_unit
 from llamactl.paths import Paths
-from llamactl.protocol.control_socket import ClientHello, ClientRole, ServerMessage
+from llamactl.protocol.control_socket import ClientHello, ClientRole, ListRequest, ModelList, ServerMessage
 from llamactl.protocol.lines import VERSION, LineReader, encode_message
 from llamactl.protocol.report_socket import ChildHello, ChildRole, ChildState, OrderMessage, Report
 from llamactl.supervisor import children, units
@@ -28,6 +28,7 @@ from llamactl.supervisor.daemon import Supervisor
 from llamactl.systemd.manager import ManagerError
 from llamactl.systemd.notify import Notifier
 from llamactl.systemd.peer import Peer
+from llamactl.systemd.replies import RUNNING
 from llamactl.systemd.unit_state import UnitEnded, UnitEvent, UnitSnapshot, UnitStarted
 
 TIMEOUT_S = 10.0
@@ -82,12 +83,18 @@ class Systemd:
     async def list_units(self) -> list[UnitSnapshot]:
         return [make_snapshot(name, unit) for name, unit in self.units.items()]
 
-    async def start_transient(self, unit: str, properties: Mapping[str, Any]) -> None:
-        refusal, applied = self.refusals.popleft() if self.refusals else (None, True)
+    async def list_states(self) -> dict[str, bool]:
+        return {name: unit.active_state in ("active", "activating") for name, unit in self.units.items()}
+
+    async def start_transient(self, unit: str, properties: Mapping[str, Any], on_begun: Callable[[], None]) -> None:
+        refusal, applied = None, True
+        if self.refusals and parse_unit(unit)[0] is Role.MODEL:  # type: ignore[index]
+            refusal, applied = self.refusals.popleft()
         if applied:
             self.units[unit] = FakeUnit(dict(entry.split("=", 1) for entry in properties["Environment"]))
         if refusal is not None:
             raise refusal
+        on_begun()
         self.started.put_nowait(unit)
         if parse_unit(unit)[0] is Role.MEASURE:  # type: ignore[index]
             self.end(unit, "exit-code", 1)
@@ -101,7 +108,8 @@ class Systemd:
         pass
 
     async def free_name(self, unit: str) -> None:
-        pass
+        if unit in self.units:
+            raise ManagerError(f"cannot free '{unit}': it is active", unit=unit, name=RUNNING)
 
 
 def make_snapshot(name: str, unit: FakeUnit) -> UnitSnapshot:
@@ -198,6 +206,17 @@ class Stage:
         connection.send(ChildHello(version=VERSION, role=child_role, model=slug, generation=generation, pid=unit.pid))
         await connection.receive()
         return connection
+
+    async def wait_start(self, name: str) -> Connection:
+        """The child of a model's unit, when that has been started."""
+        while await asyncio.wait_for(self.systemd.started.get(), TIMEOUT_S) != format_unit(Role.MODEL, name):
+            pass
+        return await self.connect_child(name)
+
+    async def list_states(self, client: Connection) -> dict[str, str]:
+        """The state of each model, as a client is told."""
+        client.send(ListRequest(id=999))
+        return {model.name: str(model.state) for model in (await client.receive_kind(ModelList)).models}
 
     def make_report(self, state: ChildState, **more: Any) -> Report:
         return Report(seq=next(self._sequence), state=state, **more)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from llamactl.names import Role
-from llamactl.protocol.control_socket import Failure, ListRequest, LoadRequest, ModelList, ReloadRequest, StatusRequest
+from llamactl.protocol.control_socket import Failure, LoadRequest, ReloadRequest, StatusRequest
 from llamactl.protocol.lines import ErrorNotice
 from llamactl.protocol.report_socket import Ack, ChildState
 from llamactl.sched import scheduler
@@ -30,9 +30,7 @@ def break_handler(monkeypatch: pytest.MonkeyPatch, event: type, model: str) -> N
 async def load(stage: Stage, client: Any, name: str, number: int) -> Any:
     """A load of `name`, and its child when its unit has been started."""
     client.send(LoadRequest(id=number, model=name))
-    while await asyncio.wait_for(stage.systemd.started.get(), 10) != f"llamactl-model@{name}.service":
-        pass
-    return await stage.connect_child(name)
+    return await stage.wait_start(name)
 
 
 def test_report_that_cannot_be_handled_costs_its_unit_and_nothing_else(
@@ -53,9 +51,7 @@ def test_report_that_cannot_be_handled_costs_its_unit_and_nothing_else(
         good = await load(stage, client, "good", 2)
         good.send(stage.make_report(ChildState.READY))
         await good.receive_kind(Ack)
-        client.send(ListRequest(id=3))
-        models = {model.name: model for model in (await client.receive_kind(ModelList)).models}
-        assert (models["bad"].state, models["good"].state) == ("failed", "ready")
+        assert await stage.list_states(client) == {"bad": "failed", "good": "ready"}
         await supervisor.stop()
 
     asyncio.run(play())

@@ -14,6 +14,7 @@ from llamactl.protocol.descriptions import DeviceStatus, ModelCounters, ModelSta
 from llamactl.protocol.values import State
 
 MACHINE = MachineStatus(
+    corrections=4,
     id=1,
     llamactl="1",
     pid=1,
@@ -80,6 +81,7 @@ def test_supervisor_tells_models_and_devices() -> None:
     assert values[key("llamactl_loads_total", model="a")] == 2
     assert values[key("llamactl_load_seconds_total", model="a")] == 3.5
     assert values[key("llamactl_crashes_total", model="a")] == 1
+    assert values[key("llamactl_state_corrections_total")] == MACHINE.corrections == 4
     assert values[key("llamactl_unloads_total", model="a", reason="evicted")] == 4
     found = {what: values[key(f"llamactl_device_{what}_bytes", device="CUDA0")] for what in ("total", "held", "margin")}
     assert found == {"total": 100, "held": 30, "margin": 10}
