@@ -102,7 +102,7 @@ class JournalEvent(StrEnum):
     INSTANCE_CRASHED = "instance crashed", "It ended on its own, and badly."
     WARM_UP_DIED = (
         "warm-up died",
-        "Its processor cannot compute with extra buffer types: it is loaded again without them, and so are all others.",
+        "By SIGILL or SIGSEGV, as where a processor cannot compute with extra buffer types: it is tried without them.",
     )
     MODEL_UNLOADED = "model unloaded", "Its unit is gone and its memory free; the reason says why."
     MODEL_PINNED = "model pinned", "It is not unloaded for others."

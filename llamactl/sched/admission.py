@@ -320,7 +320,7 @@ def start(
         core.make_generation(now),
         settings,
         now,
-        extra_bufts=not core.no_extra_bufts,
+        extra_bufts=not (model.no_extra_bufts or model.tries_without_extra_bufts),
         claimed=frozenset(option.devices) or list_claimed_devices(settings, model.min),
         uncharged=needs is None,
         placement=option.devices,

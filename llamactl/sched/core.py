@@ -59,8 +59,6 @@ class Core:
         self.queue = LoadQueue(on_remove=lambda: self.recheck(Scope.ALL))
         self.measuring = MeasureQueue()
         self.readings = Readings()
-        self.no_extra_bufts = False
-        """A warm-up on this machine died of llama.cpp's extra buffer types."""
         self.configured = False
         self.started = False
         self.recovery: Recovery | None = None

@@ -207,6 +207,10 @@ class Model:
     """Somebody looks at its files now."""
     retried: bool = False
     """Its load has failed for lack of memory and is tried once more."""
+    tries_without_extra_bufts: bool = False
+    """It has died in its warm-up as processors make it: its next load is tried without extra buffer types."""
+    no_extra_bufts: bool = False
+    """That has worked."""
     measure_error: str = ""
     measure_attempts: int = 0
 
@@ -246,6 +250,7 @@ class Model:
         """What failed, and what was taken, with other settings or files says nothing about these."""
         self.failure, self.failures, self.retry_at_s = None, 0, 0.0
         self.learnt, self.taken, self.retried = {}, {}, False
+        self.tries_without_extra_bufts = self.no_extra_bufts = False
         if self.state is State.FAILED:
             self.change_state(State.UNLOADED)
 

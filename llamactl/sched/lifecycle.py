@@ -5,6 +5,8 @@ with the figures of the moment in which they were first made; figures that are n
 a stop of ours is a crash or a failed load, and what it means depends on the state in which it came.
 """
 
+import signal
+
 import msgspec
 
 from llamactl.journal_events import JournalEvent
@@ -18,7 +20,7 @@ from llamactl.sched.effects import SendNote
 from llamactl.sched.events import InstanceDisconnected, InstanceEnded, InstanceReported
 from llamactl.sched.granting import serve_waiters
 from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, StopReason
-from llamactl.sched.measuring import mark_counted_as_external, measure_after_load, stop_using_extra_bufts
+from llamactl.sched.measuring import keep_without_extra_bufts, mark_counted_as_external, measure_after_load
 from llamactl.sched.recheck import Scope
 from llamactl.sched.shortage import learn_from_failure, learn_from_success
 from llamactl.sched.takedown import (
@@ -30,6 +32,8 @@ from llamactl.sched.takedown import (
     stop_unit,
 )
 
+FAULTS = frozenset((signal.SIGILL, signal.SIGSEGV))
+"""What a processor does to a process that computes with buffer types it cannot use."""
 _LIVE = (State.READY, State.SLEEPING)
 
 
@@ -51,7 +55,7 @@ def handle_instance_reported(core: Core, event: InstanceReported, now: float) ->
     instance.assumed_busy_until_s = now + RECALL_S if instance.requests and not instance.leases else 0.0
     instance.facts = model.facts = event.facts or instance.facts or model.facts
     if first and instance.adopted:
-        _recall_note(core, instance, event, now)
+        _recall_note(model, instance, event, now)
     if event.effective is not None and event.state is not ChildState.SLEEPING:
         _settle(core, model, instance, event, now, only_raise=first and instance.adopted)
     match event.state:
@@ -78,14 +82,13 @@ def handle_instance_reported(core: Core, event: InstanceReported, now: float) ->
     advance_takedown(core, model, now)
 
 
-def _recall_note(core: Core, instance: Instance, event: InstanceReported, now: float) -> None:
+def _recall_note(model: Model, instance: Instance, event: InstanceReported, now: float) -> None:
     """What an earlier supervisor knew."""
     if event.note is not None:
         instance.note = event.note
         note_use(instance, event.note.last_used_s, now)
     if event.facts is not None and not event.facts.extra_bufts and instance.settings.repack:
-        stop_using_extra_bufts(core)
-        instance.extra_bufts = False
+        instance.extra_bufts, model.tries_without_extra_bufts = False, True
 
 
 def _fall_asleep(core: Core, model: Model, instance: Instance, event: InstanceReported, now: float) -> None:
@@ -165,6 +168,7 @@ def _become_ready(core: Core, model: Model, instance: Instance, now: float) -> N
             **explain.format_rows(instance.effective),
         )
     compare_effective(core, model)
+    keep_without_extra_bufts(core, model, instance)
     _keep_ready_since(core, instance, now)
     serve_waiters(core, model, now)
     if loaded:
@@ -286,11 +290,11 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
         explain.record_ended_badly(core, JournalEvent.LOAD_FAILED, model, failure)
         _fail_entry(core, model, failure, now)
         return
-    died_in_warmup = failure.result in BY_SIGNAL and instance.stage == "warmup"
+    died_in_warmup = failure.result in BY_SIGNAL and failure.exit_code in FAULTS and instance.stage == "warmup"
     retry = learn_from_failure(core, model, instance, failure)
     core.drop_instance(model, State.FAILED)
     if died_in_warmup and instance.extra_bufts and instance.settings.repack and model.settings is not None:
-        stop_using_extra_bufts(core)
+        model.tries_without_extra_bufts = True
         explain.record_ended_badly(core, JournalEvent.WARM_UP_DIED, model, failure, next=explain.WITHOUT_EXTRA_BUFTS)
         explain.tell_retry(core, model, failure, explain.WITHOUT_EXTRA_BUFTS)
         if core.queue.get(model.name) is None:
@@ -301,7 +305,7 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
         if core.queue.get(model.name) is None:
             core.queue.join(model.name, now).detached = True
         return
-    model.failure, model.retried = failure, False
+    model.failure, model.retried, model.tries_without_extra_bufts = failure, False, False
     model.failures += 1
     model.retry_at_s = now + get_backoff_s(model.failures)
     explain.record_ended_badly(

@@ -17,7 +17,7 @@ from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
 from llamactl.sched.effects import StartMeasure, StopMeasure, Tell
 from llamactl.sched.events import MeasureEnded, MeasureReported
-from llamactl.sched.instances import Model
+from llamactl.sched.instances import Instance, Model
 from llamactl.sched.placement_options import get_needs
 from llamactl.sched.recheck import Scope
 
@@ -47,7 +47,7 @@ def start_measure(core: Core) -> None:
         StartMeasure(
             model.get_settings(),
             list_margins(core, model.get_settings(), {}),
-            not core.no_extra_bufts,
+            not model.no_extra_bufts,
             get_host_headroom(core, {}),
             ignores_cache=name in queue.waiters.values() or model.measure_attempts > 0,
         )
@@ -66,18 +66,16 @@ def drop_measurement(core: Core, model: Model) -> None:
     model.measure_error, model.measure_attempts = "", 0
 
 
-def stop_using_extra_bufts(core: Core) -> None:
-    """llama.cpp's extra buffer types end processes on this machine: what was measured with them is measured again, but
-    for models that run or are wanted now.
+def keep_without_extra_bufts(core: Core, model: Model, instance: Instance) -> None:
+    """A model whose warm-up died with llama.cpp's extra buffer types is ready without them: that is how it is loaded
+    from now on, and what was measured with them is measured again.
     """
-    if core.no_extra_bufts:
+    if instance.extra_bufts or not model.tries_without_extra_bufts:
         return
-    core.no_extra_bufts = True
-    for model in core.models.values():
-        waits = model.instance is not None or model.name in core.queue
-        if model.settings is not None and model.settings.repack and model.min is not None and not waits:
-            drop_measurement(core, model)
-            queue_unmeasured(core, model)
+    model.tries_without_extra_bufts, model.no_extra_bufts = False, True
+    if model.settings is not None and model.min is not None:
+        drop_measurement(core, model)
+        queue_unmeasured(core, model)
 
 
 def measure_after_load(core: Core, model: Model) -> None:

@@ -28,6 +28,7 @@ from llamactl.sched.events import (
 )
 from tests.unit.sched.bench import CRASH, Bench, make_breakdown, make_settings
 
+ABORT = LoadFailure(result="signal", exit_code=6, message="GGML_ASSERT(...) failed")
 CORRUPT = LoadFailure(result="exit-code", exit_code=1, message="cannot read file: bad magic")
 NEWS = (Record, StartInstance)
 
@@ -116,7 +117,7 @@ def test_a_unit_that_is_stopped_by_hand_while_it_loads_is_no_failure() -> None:
 # --- warm-up ---
 
 
-def test_a_warm_up_that_dies_by_signal_is_tried_once_without_extra_buffer_types_and_remembered_for_all() -> None:
+def test_a_warm_up_that_dies_by_signal_is_tried_once_without_extra_buffer_types_and_remembered_for_it_alone() -> None:
     bench = make_bench("a", "b")
     waiter = bench.lease("a")
     assert bench.list_last(StartInstance)[0].extra_bufts
@@ -133,26 +134,37 @@ def test_a_warm_up_that_dies_by_signal_is_tried_once_without_extra_buffer_types_
     assert bench.granted() == [waiter]
     bench.measure("b", host=1)
     bench.lease("b")
-    assert not bench.list_last(StartInstance)[0].extra_bufts
+    assert bench.list_last(StartInstance)[0].extra_bufts
+    bench.ended("a", CRASH)
+    bench.measure("a", host=1)
+    bench.load("a")
+    assert not bench.list_last(StartInstance)[-1].extra_bufts
 
 
-def test_what_was_measured_with_extra_buffer_types_that_end_processes_is_measured_again() -> None:
-    bench = make_bench("a", "b", "c")
+def test_what_was_measured_with_extra_buffer_types_is_measured_again_when_it_works_without() -> None:
+    bench = make_bench("a", "b")
     bench.lease("a")
-    bench.lease("c")
-    bench.ready("c")
     bench.report("a", ChildState.LOADING, stage="warmup")
     bench.ended("a", CRASH)
-    assert [(effect.settings.name, effect.extra_bufts) for effect in bench.list_last(StartMeasure)] == [("b", False)]
-    assert [effect.settings.name for effect in bench.list_last(StartInstance)] == ["a"], "it is wanted now"
-    bench.measure("b", host=5)
-    assert bench.list_last(StartMeasure) == [], "what runs is not measured"
+    assert bench.list_last(StartMeasure) == [], "nobody knows yet that they were the reason"
+    bench.ready("a")
+    assert [(effect.settings.name, effect.extra_bufts) for effect in bench.list_last(StartMeasure)] == [("a", False)]
+
+
+def test_buffer_types_that_were_not_the_reason_are_used_again() -> None:
+    bench = make_bench("a")
+    bench.lease("a")
+    for _ in range(2):
+        bench.report("a", ChildState.LOADING, stage="warmup")
+        bench.ended("a", CRASH)
+    bench.load("a")
+    assert bench.list_last(StartInstance)[-1].extra_bufts
 
 
 @pytest.mark.parametrize(
     ("stage", "failure", "repack"),
-    [("model", CRASH, True), ("warmup", CORRUPT, True), ("warmup", CRASH, False)],
-    ids=["before warm-up", "not by signal", "already without"],
+    [("model", CRASH, True), ("warmup", CORRUPT, True), ("warmup", ABORT, True), ("warmup", CRASH, False)],
+    ids=["before warm-up", "not by signal", "by a check of llama.cpp", "already without"],
 )
 def test_other_deaths_are_not_retried(stage: str, failure: LoadFailure, repack: bool) -> None:
     bench = Bench(make_settings("a", repack=repack))
@@ -173,14 +185,14 @@ def test_a_second_death_in_warm_up_is_final() -> None:
     assert bench.refused() == {waiter: "load_failed"}
 
 
-def test_an_instance_found_without_extra_buffer_types_tells_what_this_machine_needs() -> None:
+def test_an_instance_found_without_extra_buffer_types_tells_what_it_needs() -> None:
     bench = Bench(make_settings("a"), make_settings("b"), start=False)
     bench.found("a")
     bench.recover()
     bench.report("a", ChildState.READY, facts=Facts(extra_bufts=False))
     bench.measure("a", host=1)
-    bench.measure("b", host=1)
-    bench.lease("b")
+    bench.ended("a", CRASH)
+    bench.load("a")
     assert not bench.list_last(StartInstance)[0].extra_bufts
 
 

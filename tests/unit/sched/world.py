@@ -27,6 +27,7 @@ Choose = Callable[[int], int]
 DEVICE_TOTAL = 100
 MARGIN = 10
 CRASH = LoadFailure(result="signal", exit_code=9, message="killed")
+FAULT = LoadFailure(result="signal", exit_code=4, message="illegal instruction")
 
 
 @dataclass
@@ -356,7 +357,7 @@ class World:
                 unit.allocated = self.allocate(unit)
                 self.check_devices(unit)
             elif self.dies_in_warmup and unit.extra_bufts and unit.settings.repack:
-                self.end_unit(unit, CRASH)
+                self.end_unit(unit, FAULT)
                 return
             else:
                 unit.state, unit.stage = ChildState.READY, ""
