@@ -68,6 +68,11 @@ class LineReader:
         self._max_bytes = max_bytes
         self._buffer = bytearray()
 
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a line whose end has not come."""
+        return len(self._buffer)
+
     def feed(self, data: bytes) -> list[Any]:
         """Messages completed by `data`, in order. Raises ProtocolError; the reader is of no use after that."""
         start = len(self._buffer)

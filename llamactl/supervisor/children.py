@@ -29,21 +29,14 @@ from llamactl.protocol.report_socket import (
     Report,
 )
 from llamactl.protocol.values import Note
-from llamactl.sockets import bind_unix_socket
 from llamactl.supervisor.line_connection import LineConnection
+from llamactl.supervisor.line_server import LineServer
 from llamactl.systemd.journal import get_logger
-from llamactl.systemd.peer import acquire_peer
+from llamactl.systemd.peer import Peer
 
 ORDER_TIMEOUT_S = 5.0
-BACKLOG = 1024
-
-
-def choose_mode(group: int | None) -> int:
-    """Of a socket that is for a group, where there is one, besides its owner."""
-    return 0o600 if group is None else 0o660
-
-
-"""Connections that may wait to be taken; beyond it, connecting fails at once."""
+CONNECTIONS = 4
+"""Of one unit: a child has one, and another one before it has noticed that the first is lost."""
 
 _log = get_logger()
 
@@ -80,23 +73,17 @@ class Children:
         self._peers: dict[LineConnection, tuple[Role, str] | None] = {}
         self._children: dict[tuple[Role, str], Child] = {}
         self._order_ids = itertools.count(1)
-        self._server: asyncio.Server | None = None
+        self._server = LineServer(
+            ChildMessage, CONNECTIONS, self._handle_open, self._handle_message, self._handle_closed
+        )
 
     async def listen(self, path: Path, group: int | None) -> None:
         """Bind the socket again; members of `group` (the instances') may connect. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(
-            lambda: LineConnection(ChildMessage, self._handle_open, self._handle_message, self._handle_closed),
-            sock=bind_unix_socket(path, BACKLOG, choose_mode(group), group),
-            backlog=BACKLOG,
-        )
+        await self._server.listen(path, group)
 
     def close(self) -> None:
         """End all connections; children connect again with whoever comes next."""
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self._peers):
-            connection.close()
+        self._server.close()
 
     def send_note(self, slug: str, generation: str, note: Note) -> None:
         """Have the instance keep `note`; lost when it is not connected (its next report then shows an older one)."""
@@ -153,9 +140,7 @@ class Children:
         child = self._children.get((role, slug))
         return child if child is not None and child.generation == generation else None
 
-    def _handle_open(self, connection: LineConnection) -> None:
-        # Who it is must be read while the peer lives; later its pid may be another's.
-        peer = acquire_peer(connection.socket)
+    def _handle_open(self, connection: LineConnection, peer: Peer) -> None:
         who = parse_unit(peer.unit) if peer.unit else None
         self._peers[connection] = who
         if who is None:

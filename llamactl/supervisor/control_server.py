@@ -6,7 +6,6 @@ state; all others become events. A request is open until its one final answer: a
 open (the client has left, did not want to wait, or had its answer) go nowhere.
 """
 
-import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
@@ -50,12 +49,14 @@ from llamactl.protocol.failures import format_failure
 from llamactl.protocol.lines import VERSION
 from llamactl.sched import events
 from llamactl.sched.events import Holder, Waiter
-from llamactl.sockets import bind_unix_socket
-from llamactl.supervisor.children import BACKLOG, choose_mode
 from llamactl.supervisor.line_connection import LineConnection
+from llamactl.supervisor.line_server import LineServer
 from llamactl.systemd.journal import get_logger
+from llamactl.systemd.peer import Peer
 from llamactl.tasks import TaskSet
 
+CONNECTIONS = 256
+"""Of one unit: a front, or all that is run in somebody's session."""
 MAX_REASON = 200
 """Of an error that quotes what somebody sent."""
 
@@ -124,23 +125,17 @@ class Control:
         self._clients: dict[LineConnection, Client | None] = {}
         self._by_holder: dict[Holder, Client] = {}
         self._tasks = TaskSet(api.fail)
-        self._server: asyncio.Server | None = None
+        self._server = LineServer(
+            ClientMessage, CONNECTIONS, self._handle_open, self._handle_message, self._handle_closed
+        )
 
     async def listen(self, path: Path, group: int | None) -> None:
         """Bind the socket again; members of `group` may connect. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(
-            lambda: LineConnection(ClientMessage, self._handle_open, self._handle_message, self._handle_closed),
-            sock=bind_unix_socket(path, BACKLOG, choose_mode(group), group),
-            backlog=BACKLOG,
-        )
+        await self._server.listen(path, group)
 
     def close(self) -> None:
         """End all connections; fronts connect again with whoever comes next."""
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self._clients):
-            connection.close()
+        self._server.close()
 
     # --- answers ---
 
@@ -170,7 +165,7 @@ class Control:
 
     # --- questions ---
 
-    def _handle_open(self, connection: LineConnection) -> None:
+    def _handle_open(self, connection: LineConnection, _: Peer) -> None:
         self._clients[connection] = None
 
     def _handle_closed(self, connection: LineConnection) -> None:

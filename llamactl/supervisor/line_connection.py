@@ -28,11 +28,15 @@ class LineConnection(asyncio.Protocol):
         on_open: Callable[["LineConnection"], None],
         on_message: Callable[["LineConnection", Any], None],
         on_closed: Callable[["LineConnection"], None],
+        on_unfinished: Callable[["LineConnection", int], None] = lambda *_: None,
     ) -> None:
+        """`on_unfinished` is told how many bytes of a line have come without its end, whenever that changes."""
         self._reader = LineReader(message_type)
         self._on_open = on_open
         self._on_message = on_message
         self._on_closed = on_closed
+        self._on_unfinished = on_unfinished
+        self._unfinished = 0
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -81,6 +85,9 @@ class LineConnection(asyncio.Protocol):
             self._on_message(self, message)
         if junk:
             self.refuse(junk)
+        elif self._unfinished != self._reader.unfinished:
+            self._unfinished = self._reader.unfinished
+            self._on_unfinished(self, self._unfinished)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

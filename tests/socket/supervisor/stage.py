@@ -23,7 +23,7 @@ from llamactl.paths import Paths
 from llamactl.protocol.control_socket import ClientHello, ClientRole, ListRequest, ModelList, ServerMessage
 from llamactl.protocol.lines import VERSION, LineReader, encode_message
 from llamactl.protocol.report_socket import ChildHello, ChildRole, ChildState, OrderMessage, Report
-from llamactl.supervisor import children, units
+from llamactl.supervisor import line_server, units
 from llamactl.supervisor.daemon import Supervisor
 from llamactl.systemd.manager import ManagerError
 from llamactl.systemd.notify import Notifier
@@ -168,7 +168,7 @@ class Stage:
         self.peer_unit: str | None = None
         self._sequence = itertools.count(1)
         monkeypatch.setattr(units, "Manager", self.systemd)
-        monkeypatch.setattr(children, "acquire_peer", lambda _: Peer(1, 0, 0, self.peer_unit))
+        monkeypatch.setattr(line_server, "acquire_peer", lambda _: Peer(1, 0, 0, self.peer_unit))
         monkeypatch.setattr(units, "acquire_last_log_lines", no_lines)
         monkeypatch.setattr(units, "choose_model_properties", choose_properties)
 
