@@ -13,7 +13,7 @@ from llamactl.journal_events import JournalEvent
 from llamactl.protocol.control_socket import LeaseGone
 from llamactl.protocol.values import MemoryStatus, State
 from llamactl.sched import explain
-from llamactl.sched.breakdowns import strip_harmless, strip_unmeasured, sum_per_account
+from llamactl.sched.breakdowns import get_rpc_server, strip_harmless, strip_unmeasured, sum_per_account
 from llamactl.sched.commands import keep_if_pinned
 from llamactl.sched.core import Core, Recovery
 from llamactl.sched.events import Configured, FrontAnnounced, InstanceFound, LeaseAnnounced, RecoveryBegan
@@ -56,8 +56,17 @@ def handle_configured(core: Core, event: Configured, now: float) -> None:
             model.facts = None
         queue_unmeasured(core, model)
         keep_if_pinned(core, model, now)
+    _forget_servers(core)
     core.configured = True
     core.recheck(Scope.ALL)
+
+
+def _forget_servers(core: Core) -> None:
+    """Devices behind RPC servers that no model names any longer are nobody's."""
+    servers = {server for model in core.config.models.values() for server in model.rpc}
+    for name, account in core.ledger.accounts.items():
+        account.present = account.present and get_rpc_server(name) in ("", *servers)
+    core.ledger.drop_unused()
 
 
 def _is_outdated(model: Model, before: ModelSettings, settings: ModelSettings, other_timeout: bool) -> bool:

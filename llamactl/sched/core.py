@@ -42,6 +42,10 @@ class Readings:
     cheap: set[str] = field(default_factory=set)
     """Devices of which it can be read without a GPU context."""
     seen_s: dict[str, float] = field(default_factory=dict)
+    listed_s: float | None = None
+    """When all devices were listed last by a child that reads no model."""
+    is_listed: bool = False
+    """Somebody has listed all devices."""
 
 
 class Core:
@@ -198,6 +202,7 @@ class Core:
         model.instance = None
         self.running.pop(model.name, None)
         self.ledger.release(model.name)
+        self.ledger.drop_unused()
         if model.removed:
             self.models.pop(model.name, None)
 

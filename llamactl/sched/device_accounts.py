@@ -19,11 +19,18 @@ from llamactl.sched.core import Core
 from llamactl.sched.events import DevicesRead, DevicesReadEnded
 from llamactl.sched.instances import Model
 from llamactl.sched.measuring import drop_measurement, mark_counted_as_external, queue_unmeasured
+from llamactl.sched.plausible import ask_listing, contradicts_listing
 from llamactl.sched.recheck import Scope
 
 
 def handle_devices_read(core: Core, event: DevicesRead, now: float) -> None:
     """Correct the accounts of devices by what is free there; after a complete listing, those not named are gone."""
+    if event.by_model and core.readings.is_listed and contradicts_listing(core, event.rows, event.complete):
+        ask_listing(core, now)
+        return
+    if event.complete:
+        core.readings.is_listed = True
+        core.readings.listed_s = core.readings.listed_s if event.by_model else now
     names = {row.name for row in event.rows}
     core.readings.cheap = core.readings.cheap | names if event.cheap else core.readings.cheap - names
     for row in event.rows:
@@ -34,8 +41,7 @@ def handle_devices_read(core: Core, event: DevicesRead, now: float) -> None:
                 continue
             if account.present:
                 _lose(core, name)
-            if not core.ledger.held.get(name):
-                del core.ledger.accounts[name]
+        core.ledger.drop_unused()
     core.recheck(Scope.ALL)
 
 

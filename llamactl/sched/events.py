@@ -269,6 +269,8 @@ class DevicesRead:
     rpc: tuple[str, ...] = ()
     cheap: bool = False
     """It costs next to nothing, so that it may be asked again before each decision."""
+    by_model: bool = False
+    """By a child that also reads a model, and so may have become that file's."""
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ charge and its allocation differ, so that a report may only raise `external`. Th
 two limits: the kernel's figure less a margin, and a budget for all instances together.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from llamactl.protocol.descriptions import DeviceStatus
-from llamactl.protocol.values import Breakdown, Row
-from llamactl.sched.breakdowns import HOST, list_device_rows
+from llamactl.protocol.values import Row
+from llamactl.sched.breakdowns import HOST
 from llamactl.settings import GlobalSettings
 
 
@@ -27,6 +27,11 @@ class Account:
     external: int = 0
     present: bool = True
     """False: the device is gone, and nothing can be promised on it."""
+
+    @property
+    def is_host(self) -> bool:
+        """It is no device."""
+        return self.name == HOST
 
 
 class Ledger:
@@ -63,11 +68,17 @@ class Ledger:
         """Bytes that the model is charged on this account; 0 where it is not."""
         return self.holds.get(model, {}).get(name, 0)
 
+    def drop_unused(self) -> None:
+        """Close the accounts of devices that are gone and that nobody is charged for."""
+        for name, account in list(self.accounts.items()):
+            if not account.present and not self.held.get(name):
+                del self.accounts[name]
+
     # --- what there is ---
 
-    def learn_devices(self, breakdown: Breakdown) -> None:
+    def learn_devices(self, rows: Iterable[Row]) -> None:
         """Open an account for each device that was never seen. Changes nothing of those that have a total."""
-        for row in list_device_rows(breakdown):
+        for row in rows:
             account = self.accounts.setdefault(row.name, Account(row.name, row.description))
             account.description = row.description or account.description
             if not account.total and row.total:

@@ -13,7 +13,7 @@ from llamactl.journal_events import JournalEvent
 from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import BY_SIGNAL, UNREACHABLE, LoadFailure, Stage, State
 from llamactl.sched import explain
-from llamactl.sched.breakdowns import list_device_rows, sum_per_account
+from llamactl.sched.breakdowns import sum_per_account
 from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
 from llamactl.sched.effects import SendNote
@@ -21,6 +21,7 @@ from llamactl.sched.events import InstanceDisconnected, InstanceEnded, InstanceR
 from llamactl.sched.granting import serve_waiters
 from llamactl.sched.instances import MAX_BACKOFF_S, RECALL_S, Instance, Model, StopReason
 from llamactl.sched.measuring import keep_without_extra_bufts, mark_counted_as_external, measure_after_load
+from llamactl.sched.plausible import is_notable, limit_charge, list_known_rows
 from llamactl.sched.recheck import Scope
 from llamactl.sched.shortage import learn_from_failure, learn_from_success
 from llamactl.sched.takedown import (
@@ -197,16 +198,19 @@ def _settle(
     instance.effective, instance.uncharged = effective, False
     if event.state is ChildState.READY:
         instance.awake = effective
-    sizes = sum_per_account(effective)
-    core.charge(model.name, sizes)
+    rows = list_known_rows(core, effective, now)
+    core.ledger.learn_devices(rows)
+    core.charge(model.name, limit_charge(core, sum_per_account(effective)))
     instance.counted_as_external_on.clear()
-    core.ledger.learn_devices(effective)
-    for row in list_device_rows(effective):
-        if not only_raise:
-            core.readings.seen_s[row.name] = now
+    for row in rows:
+        external = core.ledger.accounts[row.name].external
         unsettled = any(core.is_unsettled(other, row.name) for other, _ in core.list_running() if other is not model)
         if core.ledger.calibrate(row, row.used, model.name, only_raise=only_raise or unsettled):
             mark_counted_as_external(core, row.name)
+        if is_notable(core, row.name, external):
+            core.readings.seen_s.pop(row.name, None)
+        elif not only_raise:
+            core.readings.seen_s[row.name] = now
 
 
 def handle_instance_disconnected(core: Core, event: InstanceDisconnected, now: float) -> None:

@@ -9,16 +9,17 @@ say nothing about what is free now.
 
 from llamactl.journal_events import JournalEvent
 from llamactl.protocol.control_socket import MeasureResult
-from llamactl.protocol.values import MemoryStatus, State
+from llamactl.protocol.values import MemoryStatus, Row, State
 from llamactl.sched import explain
 from llamactl.sched.admission import get_host_headroom, is_to_be_measured, list_margins
-from llamactl.sched.breakdowns import HOST, list_claimed_devices, list_device_rows
+from llamactl.sched.breakdowns import HOST, list_claimed_devices
 from llamactl.sched.compare import compare_effective
 from llamactl.sched.core import Core
 from llamactl.sched.effects import StartMeasure, StopMeasure, Tell
 from llamactl.sched.events import MeasureEnded, MeasureReported
 from llamactl.sched.instances import Instance, Model
 from llamactl.sched.placement_options import get_needs
+from llamactl.sched.plausible import list_known_rows
 from llamactl.sched.recheck import Scope
 
 MAX_ATTEMPTS = 2
@@ -102,13 +103,14 @@ def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> N
     model.facts = event.facts or model.facts
     model.measure_error, model.measure_attempts = "", 0
     core.measuring.remove(model.name)
-    core.ledger.learn_devices(event.min)
+    rows = list_known_rows(core, event.min, now)
+    core.ledger.learn_devices(rows)
     core.measuring.reported = core.measuring.reported or current
     if event.cached:
         if model.name in core.measuring.waiters.values():
             core.measuring.add(model.name, first=True)  # who asks wants to know what is true now
     else:
-        calibrate_by_measure(core, event, now)
+        calibrate_by_measure(core, rows, now)
         for waiter in core.measuring.pop_waiters(model.name):
             core.emit(Tell(waiter, MeasureResult(id=waiter[1], model=model.name, memory=model.describe_memory())))
     explain.record_measured(core, model, event.cached)
@@ -123,9 +125,9 @@ def handle_measure_reported(core: Core, event: MeasureReported, now: float) -> N
     core.recheck(Scope.ALL)
 
 
-def calibrate_by_measure(core: Core, event: MeasureReported, now: float) -> None:
+def calibrate_by_measure(core: Core, rows: list[Row], now: float) -> None:
     """Correct the accounts of devices by what a measure child found free there."""
-    for row in list_device_rows(event.min):
+    for row in rows:
         core.readings.seen_s[row.name] = now
         unsettled = any(core.is_unsettled(other, row.name) for other, _ in core.list_running())
         if core.ledger.calibrate(row, 0, "", only_raise=unsettled):

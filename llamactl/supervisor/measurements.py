@@ -22,7 +22,7 @@ from llamactl.protocol.report_socket import ChildState, Report
 from llamactl.protocol.values import DeviceList, LoadFailure, Row
 from llamactl.sched import effects, events
 from llamactl.sched.breakdowns import get_rpc_server, hides_devices
-from llamactl.settings import Config, ModelSettings
+from llamactl.settings import Config
 from llamactl.supervisor.children import Child
 from llamactl.supervisor.drm import acquire_vram, match_vram
 from llamactl.supervisor.file_looks import LOOK_S, format_files
@@ -181,7 +181,7 @@ class Measurements:
             return
         if report.listing is not None:
             run.reported = run.is_listing
-            self._handle_listing(run.settings, report.listing)
+            self._handle_listing(run, report.listing)
         if run.is_listing or report.min is None or report.max is None:
             return
         run.reported = True
@@ -190,8 +190,9 @@ class Measurements:
             self._cache.store(format_key(wanted.parts), Entry(min=report.min, max=report.max, facts=report.facts))
         self._dispatch(events.MeasureReported(run.settings.name, report.min, report.max, report.facts))
 
-    def _handle_listing(self, settings: ModelSettings, listing: DeviceList) -> None:
-        """`settings`: of the child that has listed."""
+    def _handle_listing(self, run: Run, listing: DeviceList) -> None:
+        """`run`: of the child that has listed."""
+        settings = run.settings
         complete = not listing.cheap and not hides_devices(settings)
         asked = tuple(server for server in settings.rpc if server not in listing.busy)
         if complete:
@@ -205,7 +206,8 @@ class Measurements:
             self._devices, self._ids = seen | unseen, listing.ids
             if set(self._rpc) <= set(settings.rpc):
                 self._listed_s, self._busy = time.monotonic(), frozenset(listing.busy)
-        self._dispatch(events.DevicesRead(listing.rows, complete=complete, rpc=asked, cheap=listing.cheap))
+        by_model = not run.is_listing
+        self._dispatch(events.DevicesRead(listing.rows, complete, asked, listing.cheap, by_model))
 
     def handle_ended(self, run: Run, failure: LoadFailure | None) -> None:
         """A measure child is gone; whoever waited for its listing goes on."""

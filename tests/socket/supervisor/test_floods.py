@@ -80,4 +80,3 @@ def test_the_connection_with_most_of_the_unfinished_bytes_goes() -> None:
     limits.forget(1)
     assert limits.note_unfinished(2, 10) is None
     assert limits.note_unfinished(2, 0) is None
-

@@ -3,6 +3,7 @@
 import pytest
 
 from llamactl.protocol.control_socket import Failure
+from llamactl.protocol.report_socket import ChildState
 from llamactl.protocol.values import Row, RowKind
 from llamactl.sched.effects import ReadDevices, StartMeasure, Tell
 from llamactl.sched.events import (
@@ -290,3 +291,89 @@ def test_fitting_leaves_the_larger_of_both_margins() -> None:
     assert bench.list_all(StartMeasure)[0].margins_bytes == {"": 50, "G1": 60}
     bench.measure("a", total=1000, free=1000, G0=30)
     assert bench.list_all(StartMeasure)[1].margins_bytes == {"": 20, "G1": 60}
+
+
+# --- what children say that may have become their file's ---
+
+
+def make_listed_bench(*names: str) -> Bench:
+    """As make_bench, with one device, G0 of 100 bytes, that has been listed; the listing is old."""
+    bench = make_bench(*names)
+    read(bench, make_row(), complete=True)
+    bench.tick(120.0)
+    return bench
+
+
+def report_on(bench: Bench, model: str, **sizes: int) -> None:
+    total, free = sizes.pop("total"), sizes.pop("free")
+    bench.report(model, ChildState.READY, effective=make_breakdown(total=total, free=free, **sizes))
+
+
+def accounts(bench: Bench) -> dict[str, tuple[int, int]]:
+    return {device.name: (device.total, device.external) for device in bench.scheduler.list_devices()}
+
+
+def test_an_instance_invents_no_device() -> None:
+    bench = make_listed_bench("a")
+    bench.load("a")
+    answer(bench, make_row())
+    report_on(bench, "a", total=100, free=70, G0=30, FAKE=50)
+    assert accounts(bench) == {"G0": (100, 0)}
+    bench.ended("a")
+    assert accounts(bench) == {"G0": (100, 0)}
+
+
+def test_an_instance_that_tells_of_another_device_has_devices_listed_once() -> None:
+    bench = make_listed_bench("a")
+    bench.load("a")
+    read(bench, make_row())
+    bench.do(DevicesReadEnded())
+    for used in range(3):
+        report_on(bench, "a", total=100, free=70, G0=30, FAKE=50 + used)
+    assert bench.list_all(ReadDevices)[-1:] == [ReadDevices(())]
+    before = len(bench.list_all(ReadDevices))
+    read(bench, make_row(), make_row("FAKE"), complete=True)
+    bench.do(DevicesReadEnded())
+    report_on(bench, "a", total=100, free=20, G0=30, OTHER=50)
+    assert len(bench.list_all(ReadDevices)) == before, "the listing is young"
+    assert accounts(bench)["FAKE"] == (100, 0), "it is a device all the same"
+
+
+def test_an_instance_changes_no_device_and_holds_no_more_than_there_is() -> None:
+    bench = make_listed_bench("a")
+    bench.load("a")
+    answer(bench, make_row())
+    report_on(bench, "a", total=1 << 60, free=0, G0=1 << 59)
+    (device,) = bench.scheduler.list_devices()
+    assert (device.total, device.external, device.held) == (100, 0, 100)
+
+
+def test_what_an_instance_says_of_others_is_looked_at_before_it_keeps_a_load_waiting() -> None:
+    bench = make_listed_bench("a", "b")
+    bench.load("a")
+    answer(bench, make_row())
+    report_on(bench, "a", total=100, free=0, G0=30)
+    assert accounts(bench) == {"G0": (100, 70)}
+    bench.load("b")
+    assert bench.started() == []
+    assert bench.list_all(ReadDevices)[-1] == ReadDevices(("G0",))
+    assert answer(bench, make_row(free=70)) == ["b"], "nobody else is there"
+
+
+def test_only_who_reads_no_model_says_that_a_device_is_gone_or_there() -> None:
+    bench = make_listed_bench("a")
+    read(bench, make_row("FAKE"), complete=True, by_model=True)
+    assert accounts(bench) == {"G0": (100, 0)}
+    assert bench.list_all(ReadDevices) == [ReadDevices(())]
+    read(bench, make_row("FAKE"), complete=True)
+    assert accounts(bench) == {"FAKE": (100, 0)}
+
+
+def test_accounts_of_servers_that_nobody_names_any_longer_are_closed() -> None:
+    bench = make_bench("a")
+    config = make_config(make_settings("a", rpc=("127.0.0.1:1",)))
+    bench.do(Configured(config))
+    read(bench, make_row(RPC_A), rpc=("127.0.0.1:1",))
+    assert RPC_A in accounts(bench)
+    bench.do(Configured(make_config(make_settings("a"))))
+    assert RPC_A not in accounts(bench)

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llamactl.protocol.values import Breakdown, Row, RowKind
-from llamactl.sched.breakdowns import HOST, is_self_fitting, list_claimed_devices, strip_unmeasured, sum_per_account
+from llamactl.sched.breakdowns import (
+    HOST,
+    is_self_fitting,
+    list_claimed_devices,
+    list_device_rows,
+    strip_unmeasured,
+    sum_per_account,
+)
 from llamactl.sched.evict import Candidate, Demand, choose_victims
 from llamactl.sched.ledger import Ledger
 from llamactl.settings import GlobalSettings
@@ -142,9 +149,9 @@ def test_figures_without_total_or_free_teach_nothing() -> None:
 
 def test_cached_figures_tell_how_large_a_device_is_and_change_nothing_that_is_known() -> None:
     ledger = make_ledger()
-    ledger.learn_devices(make_breakdown(total=100, free=10, G0=5))
+    ledger.learn_devices(list_device_rows(make_breakdown(total=100, free=10, G0=5)))
     assert (ledger.accounts["G0"].total, ledger.accounts["G0"].external) == (100, 0)
-    ledger.learn_devices(make_breakdown(total=200, free=10, G0=5))
+    ledger.learn_devices(list_device_rows(make_breakdown(total=200, free=10, G0=5)))
     assert ledger.accounts["G0"].total == 100
 
 
