@@ -171,8 +171,7 @@ def _pursue(core: Core, model: Model, entry: Entry, now: float) -> tuple[bool, s
 def _wait(core: Core, entry: Entry, waiting_for: tuple[str, ...], why: str) -> None:
     names = tuple(sorted(set(waiting_for)))
     core.set_stage(entry, Stage.WAITING, None, names, why)
-    if entry.last_logged_wait != (names, why):
-        entry.last_logged_wait = (names, why)
+    if entry.is_news((JournalEvent.LOAD_WAITS, names)):  # figures in `why` move with every report
         core.record(JournalEvent.LOAD_WAITS, entry.model, waiting_for=list(names), why=why)
 
 

@@ -164,12 +164,11 @@ def _format_why(why: VictimVerdict, idle_s: float, plan: Plan) -> str:
 
 
 def record_plan(core: Core, model: Model, entry: Entry, choice: Choice, now: float) -> None:
-    """The same for the journal, once for each decision that is another one than the last."""
+    """The same for the journal, once for each decision."""
     plan = choice.plan
     decided = (choice.option.devices, plan.outcome, plan.victims, frozenset(plan.waiting_for), choice.conflicts)
-    if entry.last_logged_decision == decided:
+    if not entry.is_news(decided):
         return
-    entry.last_logged_decision = decided
     record = describe_choice(core, model, entry, choice, now)
     whys = {one.model: one.why for one in record.instances[:MAX_INSTANCES]}
     fields: dict[str, object] = {}

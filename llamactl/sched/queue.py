@@ -13,6 +13,9 @@ from llamactl.protocol.control_socket import Progress
 from llamactl.protocol.values import Stage
 from llamactl.sched.events import Holder, Waiter
 
+MAX_LOGGED = 16
+"""Lines about one load's decisions and waits, at most."""
+
 
 @dataclass
 class Entry:
@@ -36,12 +39,10 @@ class Entry:
     """What it waits for them for, as of when that was told last."""
     placement: tuple[str, ...] | None = None
     """Devices for which others are being taken down; None: for none yet."""
-    last_logged_decision: object = None
-    """The last decision that the journal was told."""
+    logged: set[object] = field(default_factory=set)
+    """Decisions, and what it waits for, as the journal was told: each once, however often they take turns."""
     replaced: int = 0
     """How often its files turned out to be others than those that were measured."""
-    last_logged_wait: object = None
-    """What the journal was told last of why it waits, so that it is told once."""
 
     @property
     def waiters(self) -> list[Waiter]:
@@ -52,6 +53,13 @@ class Entry:
     def is_wanted(self) -> bool:
         """Whether anybody would miss it, were it cancelled."""
         return self.detached or bool(self.leases or self.loads)
+
+    def is_news(self, what: object) -> bool:
+        """Whether the journal has not been told this of the load; it is told so much, and `status` tells the rest."""
+        if what in self.logged or len(self.logged) >= MAX_LOGGED:
+            return False
+        self.logged.add(what)
+        return True
 
     def describe(self) -> Progress:
         """Where it is, as its waiters are told; without the id of a request."""

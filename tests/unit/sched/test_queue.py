@@ -6,7 +6,8 @@ import pytest
 
 from llamactl.protocol.report_socket import ChildState
 from llamactl.sched.effects import StartInstance
-from llamactl.sched.events import LeaseBusy, RecallAnswered
+from llamactl.sched.events import HostRead, LeaseBusy, RecallAnswered
+from llamactl.sched.queue import MAX_LOGGED, Entry
 from tests.unit.sched.bench import CRASH, Bench, make_settings
 
 
@@ -165,3 +166,22 @@ def test_max_loaded_holds_beside_the_head(limit: int) -> None:
     bench.lease("c", 3)
     assert len([name for name in "abc" if bench.state(name) == "ready" or bench.status(name).generation]) == limit
     assert bench.report("a", ChildState.READY) is not None
+
+
+def test_journal_is_told_once_what_a_load_waits_for_however_its_figures_move() -> None:
+    bench = Bench(*(make_settings(name) for name in "ab"), host_margin_bytes=0)
+    bench.do(HostRead(100, 100))
+    for name in "ab":
+        bench.measure(name, host=60)
+    serve(bench, "a")
+    bench.lease("b", 2)
+    for available in range(40, 10, -1):
+        bench.do(HostRead(100, available))
+    assert len(bench.records("load waits")) == 1
+    assert len(bench.records("load planned")) == 2, "of a and of b"
+
+
+def test_journal_is_told_so_much_of_one_load_and_no_more() -> None:
+    entry = Entry("a", 0.0)
+    assert [entry.is_news(turn % 2) for turn in range(4)] == [True, True, False, False], "turns are told once"
+    assert sum(entry.is_news((number,)) for number in range(100)) == MAX_LOGGED - 2
