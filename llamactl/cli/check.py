@@ -18,8 +18,10 @@ from llamactl.cli.output import clean_line, print_json
 from llamactl.cli.templates import check_templates
 from llamactl.cli.terminal import Style, acquire_look
 from llamactl.config.heads import acquire_heads
+from llamactl.config.limits import find_unenforced
 from llamactl.config.load import load_config
 from llamactl.config.permissions import check_config
+from llamactl.controllers import acquire_controllers
 from llamactl.paths import acquire_paths
 from llamactl.settings import Problem
 
@@ -32,6 +34,7 @@ def run_check(args: argparse.Namespace) -> int:
     config = load_config(paths, read_heads=acquire_heads)
     found = {directory.path: directory.places for directory in config.found}
     problems = [*config.problems, *check_config(paths, config), *check_templates(config)]
+    problems += find_unenforced(config, acquire_controllers())
     problems += _list_dead_ends(acquire_listeners())
     fatal = sum(problem.fatal for problem in problems)
     invalid = {*config.invalid, *(problem.model for problem in problems if problem.fatal and problem.model)}

@@ -17,6 +17,7 @@ from llamactl.cli.output import NOTHING, clean_line, print_json
 from llamactl.cli.tables import Cell, Column, format_table
 from llamactl.cli.terminal import WHOLE, Look, Style, acquire_look, wrap
 from llamactl.cli.times import describe_moment
+from llamactl.controllers import describe_missing
 from llamactl.journal_events import JournalEvent
 from llamactl.paths import acquire_paths
 from llamactl.protocol.control_socket import MachineStatus, StatusRequest
@@ -56,8 +57,7 @@ def format_machine(
         f"     Loaded: {machine.loaded}{limit}",
         f"      Queue: {wrap(clean_line(', '.join(machine.queue)) or 'empty', look.width, _INDENT)}",
     ]
-    if machine.controllers and "memory" not in machine.controllers:
-        missing = "no memory controller here; MemoryMax and its like are not applied"
+    if missing := describe_missing(machine.controllers):
         lines.append(f"    Cgroups: {wrap(missing, look.width, _INDENT)}")
     if machine.devices:
         lines += ["", format_table(_COLUMNS, [_format_device(device) for device in machine.devices], look)]

@@ -253,15 +253,10 @@ class Exchange:
             out += LAST_CHUNK
         if out:
             self._client.send(out)
-        if not ended:
-            return
-        if self._tail:
-            self._record.parse_usage(self._tail[-TAIL_BYTES:])
-        if failed:  # a client that knows no error events must not take what came for the whole answer
-            self._close_request()
-            self._client.break_off(after_flush=True)
-        else:
-            self._finish(self._keep_alive)
+        if ended:
+            if self._tail:
+                self._record.parse_usage(self._tail[-TAIL_BYTES:])
+            self._finish(self._keep_alive, failed)
 
     def on_whole_response(self, head: ResponseHead, body: bytes) -> None:
         """As on_response, for what most answers are."""
@@ -384,9 +379,10 @@ class Exchange:
             self._stream.close()
         self._release()
 
-    def _finish(self, keep_alive: bool) -> None:
+    def _finish(self, keep_alive: bool, failed: bool = False) -> None:
         self._close_request()
-        self._client.end_exchange(keep_alive)
+        # A client that knows no error events must not take what came for the whole answer.
+        self._client.break_off(after_flush=True) if failed else self._client.end_exchange(keep_alive)
 
     def _finish_with(self, error: LlamactlError, status: int = 0) -> None:
         """End with an error: as an answer while there is none yet, else as well as the framing allows."""

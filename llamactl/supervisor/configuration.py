@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from llamactl.child.extra import choose_unenforced
 from llamactl.config.changes import describe_changes
 from llamactl.config.gguf import Head
 from llamactl.config.heads import FileCache, ask_faults, ask_heads
+from llamactl.config.limits import find_unenforced
 from llamactl.config.load import load_config
+from llamactl.controllers import acquire_controllers
 from llamactl.journal_events import JournalEvent
 from llamactl.paths import Paths
 from llamactl.protocol.control_socket import ReloadResult
@@ -32,6 +33,7 @@ class Configuration:
         self._paths = paths
         self._heads = FileCache[Head | None](ask_heads)
         self._faults = FileCache[str](ask_faults)
+        self._controllers = acquire_controllers()
         self._has_read = False
         self.current = Config()
 
@@ -50,6 +52,8 @@ class Configuration:
             )
         for name in self.current.unusable:
             _log.warning(JournalEvent.SETTING_NOT_IN_FORCE, key=name, reason=_UNUSABLE)
+        for problem in find_unenforced(self.current, self._controllers):
+            _log.warning(JournalEvent.LIMIT_NOT_ENFORCED, model=problem.model, reason=problem.message)
 
     def keep_hidden(self, found: Iterable[ModelSettings]) -> None:
         """A model that runs and may stand in a file that cannot be read is configured as it was started."""
@@ -65,22 +69,20 @@ class Configuration:
         """What is wrong, what it means for the machine first."""
         file = self._paths.config_file
         vain = [f"{file}: {name} is NOT IN FORCE: {_UNUSABLE}" for name in self.current.unusable]
-        return (*vain, *(str(problem) for problem in self.current.problems))
+        return (*vain, *(str(problem) for problem in self.current.problems), *self.list_unenforced())
 
-    def warn_unenforced(self, controllers: tuple[str, ...]) -> None:
-        """systemd takes limits whose cgroup controller is not there, and applies nothing."""
-        for model in self.current.models.values():
-            for limit, controller in choose_unenforced(model.extra, controllers).items():
-                _log.warning(
-                    JournalEvent.LIMIT_NOT_ENFORCED,
-                    model=model.name,
-                    limit=limit,
-                    reason=f"no {controller} controller here",
-                )
+    def list_unenforced(self) -> tuple[str, ...]:
+        """Limits that this machine cannot apply."""
+        return tuple(str(problem) for problem in find_unenforced(self.current, self._controllers))
 
 
 def describe_reload(
-    before: Config, after: Config, files_before: dict[str, str], files_after: dict[str, str], running: Collection[str]
+    before: Config,
+    after: Config,
+    files_before: dict[str, str],
+    files_after: dict[str, str],
+    running: Collection[str],
+    unenforced: tuple[str, ...] = (),
 ) -> ReloadResult:
     """What a read changed. The files are those that each model was and is known to have; `running`: which run.
 
@@ -103,7 +105,7 @@ def describe_reload(
         invalid=invalid,
         kept=tuple(name for name in invalid if name in running),
         mended=tuple(name for name in after.models if name in before.invalid),
-        problems=tuple(str(problem) for problem in after.problems),
+        problems=(*(str(problem) for problem in after.problems), *unenforced),
         fatal=sum(problem.fatal for problem in after.problems),
     )
 

@@ -126,7 +126,6 @@ class Supervisor:
         await self._control.listen(self._paths.control_socket, admin_group)
         self.dispatch(events.RecoveryBegan(time.monotonic() + RECOVERY_S, 1 if found else 0))
         asyncio.get_running_loop().call_later(RECOVERY_S, self._settled.set)
-        self._configuration.warn_unenforced(self._units.manager.controllers)
         # So that a reload can tell which files were replaced since, also of models that wait to be measured.
         self._tasks.spawn(self._look_at_files(self._configuration.current.models.values()))
         self._tasks.spawn(self._compare())
@@ -172,14 +171,13 @@ class Supervisor:
         async with self._reloading:
             before = self._configuration.current
             await self._read_configuration()
-            self._configuration.warn_unenforced(self._units.manager.controllers)
             self._apply_configuration()
             after = self._configuration.current
             self._control.tell_fronts(ModelsChanged(front=self._configuration.make_front_settings()))
             known = self._scheduler.list_files()
             await self._look_at_files(after.models.values())
             files, serving = self._scheduler.list_files(), self._scheduler.list_serving()
-            result = describe_reload(before, after, known, files, serving)
+            result = describe_reload(before, after, known, files, serving, self._configuration.list_unenforced())
             log_reload(after, result)
             return result
 

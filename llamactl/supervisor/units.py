@@ -229,6 +229,7 @@ class Units:
 
     async def _try_start(self, run: Run, properties: dict[str, Any]) -> bool:
         """Whether it is done with: started, or not wanted any longer. False: something has come between, try again."""
+        slice_jobs = self.manager.slice_jobs
         try:
             await self.manager.free_name(run.unit)
             if run.role is Role.MODEL:
@@ -239,11 +240,14 @@ class Units:
             await self.manager.start_transient(run.unit, properties, lambda: self._handle_begun(run))
             return True
         except ManagerError as error:
+            if error.is_destructive:  # its slice is being stopped
+                await self.manager.wait_slice_job(slice_jobs)
+                return False
             if not (error.is_lost or error.is_running or error.exists):
                 raise
         # The request may have reached systemd although the reply was lost; or somebody else has started the unit.
         snapshot = await self._find_snapshot(run.unit)
-        if snapshot is None:
+        if snapshot is None or not snapshot.has_run:
             return False
         if snapshot.environment.get(variables.GENERATION) == run.generation:
             self._handle_begun(run)

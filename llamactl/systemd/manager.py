@@ -16,9 +16,9 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
+from llamactl.controllers import acquire_controllers
 from llamactl.systemd.replies import (
     LOST,
     RUNNING,
@@ -48,7 +48,6 @@ __all__ = [
     "UnitGone",
     "UnitSnapshot",
     "UnitStarted",
-    "acquire_controllers",
 ]
 
 BUS_TIMEOUT_S = 10
@@ -88,7 +87,7 @@ class Manager:
         self._next_id = 0
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._referenced: set[str] = set()
-        self._slice_jobs = 0
+        self.slice_jobs = 0
         """Jobs of slices that have ended."""
         self._tasks = TaskSet(on_failure)
         self._connected = asyncio.Event()
@@ -143,9 +142,7 @@ class Manager:
         self, unit: str, properties: Mapping[str, Any], on_begun: Callable[[], None] = lambda: None
     ) -> None:
         """Create and start a unit; returns when the job is queued. ManagerError with `exists`: the name is taken.
-
-        While the unit's slice is being stopped, the start waits for the end of that. `on_begun` is called before
-        anything is told of the unit.
+        `on_begun` is called before anything is told of the unit.
         """
 
         def begin(_: Any) -> None:
@@ -154,16 +151,12 @@ class Manager:
             self._emit(self._tracker.handle_begun(unit))  # the end of an earlier run
             on_begun()
 
-        while True:
-            ended = self._slice_jobs
-            try:
-                await self._call("start", unit, f"cannot start unit '{unit}'", begin, properties=dict(properties))
-                return
-            except ManagerError as error:
-                if not error.is_destructive:
-                    raise
-            if self._slice_jobs == ended:
-                await self._make_waiter(SLICES)
+        await self._call("start", unit, f"cannot start unit '{unit}'", begin, properties=dict(properties))
+
+    async def wait_slice_job(self, since: int) -> None:
+        """Wait until a job of one of our slices has ended since `slice_jobs` was so much."""
+        while self.slice_jobs == since:
+            await self._make_waiter(SLICES)
 
     async def stop_unit(self, unit: str) -> None:
         """Queue the stop. A unit that does not exist is stopped."""
@@ -347,7 +340,7 @@ class Manager:
                 if not message["loaded"]:
                     self._wake(message["unit"])
             case "slice":
-                self._slice_jobs += 1
+                self.slice_jobs += 1
                 self._wake(SLICES)
             case "list":
                 self._handle_list(message)
@@ -387,11 +380,3 @@ class Manager:
         """A unit that was started with AddRef= has told its result: let systemd collect it."""
         with contextlib.suppress(ManagerError):  # a lost connection drops its references by itself
             await self._call("unref", unit, f"cannot release unit '{unit}'")
-
-
-def acquire_controllers(root: Path = Path("/sys/fs/cgroup")) -> tuple[str, ...]:
-    """The cgroup v2 controllers at the root of the hierarchy that this process sees; none where v1 holds them all."""
-    for directory in (root, root / "unified"):  # the second one: systemd's hybrid layout
-        with contextlib.suppress(OSError):
-            return tuple((directory / "cgroup.controllers").read_text().split())
-    return ()

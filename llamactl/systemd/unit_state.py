@@ -55,6 +55,11 @@ class UnitSnapshot:
         """Whether the run is over (a unit that is just being loaded says inactive too, with its start job)."""
         return self.active_state in ("inactive", "failed") and self.job == 0
 
+    @property
+    def has_run(self) -> bool:
+        """Whether it was ever started; a start that systemd refuses may leave a unit that was not."""
+        return self.state_change_us > 0 or not self.ended
+
     def make_end(self) -> "UnitEnded":
         """The end of this run, where it is over."""
         return UnitEnded(

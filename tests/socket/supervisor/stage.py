@@ -52,6 +52,7 @@ class Systemd:
         self.stopped: asyncio.Queue[str] = asyncio.Queue()
         self.refusals: deque[tuple[ManagerError, bool]] = deque()
         self.controllers: tuple[str, ...] = ()
+        self.slice_jobs = 0
         self._on_event: Callable[[UnitEvent], None] = lambda _: None
 
     def __call__(
@@ -98,6 +99,9 @@ class Systemd:
         self.started.put_nowait(unit)
         if parse_unit(unit)[0] is Role.MEASURE:  # type: ignore[index]
             self.end(unit, "exit-code", 1)
+
+    async def wait_slice_job(self, since: int) -> None:
+        self.slice_jobs = since + 1
 
     async def stop_unit(self, unit: str) -> None:
         self.stopped.put_nowait(unit)

@@ -50,6 +50,20 @@ def test_a_start_whose_reply_is_lost_is_looked_for_and_charged_to_nobody(stage: 
     asyncio.run(play())
 
 
+def test_a_start_waits_for_the_end_of_a_stop_of_its_slice(stage: Stage) -> None:
+    async def play() -> None:
+        stage.write_models("a")
+        supervisor = await stage.start()
+        client = await stage.connect_client()
+        name = "org.freedesktop.systemd1.TransactionIsDestructive"
+        stage.systemd.refusals.append((ManagerError("cannot start: destructive", name=name), False))
+        await load(stage, client)
+        assert stage.systemd.slice_jobs == 1
+        await supervisor.stop()
+
+    asyncio.run(play())
+
+
 def test_a_start_that_systemd_never_takes_is_no_failure_of_the_model(stage: Stage) -> None:
     async def play() -> None:
         stage.write_models("a")

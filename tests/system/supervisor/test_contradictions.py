@@ -39,10 +39,12 @@ def test_load_waits_for_the_end_of_a_stop_of_all_models(llamactl: Llamactl, tiny
     llamactl.use_script("lingers")
     llamactl.write_models(lingers={"path": str(tiny["a"])}, b={"path": str(tiny["b"]), "ctx": 512})
     llamactl.start()
+    llamactl.cli("measure", "b")
     llamactl.cli("load", "lingers")
+    lingering = llamactl.show_pid("llamactl-model@lingers.service")
     run("systemctl", "stop", "--no-block", "llamactl-models.slice")
     load = llamactl.open_cli("load", "b")
     llamactl.wait_event("instance_spawned", LLAMACTL_MODEL="b")
-    kill_hard(int(show("llamactl-model@lingers.service", "MainPID")))
+    kill_hard(lingering)
     assert load.wait(60) == 0, load.communicate()
     assert llamactl.read_events("load_failed") == []

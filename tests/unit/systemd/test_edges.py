@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from llamactl.controllers import acquire_controllers
 from llamactl.systemd.listen import acquire_listen_sockets
-from llamactl.systemd.manager import acquire_controllers
 from llamactl.systemd.notify import Notifier, format_status
 from llamactl.systemd.peer import acquire_peer, parse_cgroup_unit
 from llamactl.systemd.signatures import EXTRA_SIGNATURES, pack_properties
