@@ -9,7 +9,6 @@ take the limit away. Without an older Config there is nothing to keep, and `Conf
 """
 
 import os
-from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,20 +18,25 @@ from msgspec.structs import replace
 
 from llamactl.config.assemble import Draft, assemble_config, make_draft
 from llamactl.config.changes import show_setting
-from llamactl.config.companions import Heads, list_names
-from llamactl.config.discover import Found, Places, find_models, list_undecided, sort_files
+from llamactl.config.directory_models import (
+    DirectoryTable,
+    describe_found,
+    find_drafts,
+    read_directory,
+    report_unread,
+    resolve_quietly,
+)
 from llamactl.config.foreign_files import refuse_foreign_files
 from llamactl.config.heads import FaultReader, HeadReader, forget_faults, forget_heads
 from llamactl.config.keys import Key
 from llamactl.config.kinds import show_value
 from llamactl.config.machine_keys import GLOBAL_KEYS
 from llamactl.config.model_keys import DEFAULT_KEYS, DIRECTORY_KEYS, MODEL_KEYS
-from llamactl.config.read import UnreadableError, describe_os_error, list_model_files, read_text, read_toml
+from llamactl.config.read import UnreadableError, list_model_files, read_text, read_toml
 from llamactl.config.toml_tables import Place, find_close_key, parse_table
-from llamactl.config.walk import MAX_ENTRIES, Walk, walk_directory
 from llamactl.escape import escape_text
 from llamactl.paths import Paths
-from llamactl.settings import Config, FoundModels, GlobalSettings, ModelSettings, Problem
+from llamactl.settings import Config, GlobalSettings, ModelSettings, Problem
 
 _IN_MODELS_D = "models stand in files of their own, in models.d/NAME.toml"
 _IN_GLOBAL = "this key stands in llamactl.toml, which is for the whole machine"
@@ -70,7 +74,7 @@ def load_config(
         machine.unusable += _list_hidden_keys(paths.config_file)
     defaults = machine.defaults
     drafts: list[Draft] = []
-    directories: list[_Directory] = []
+    directories: list[DirectoryTable] = []
     kept_files: set[str] = set()
     unread: list[str] = []
     files = list_model_files(paths.models_config_dir, problems)
@@ -87,15 +91,15 @@ def load_config(
             unread.append(str(file))
             continue
         _read_models(document, str(file), defaults, drafts, directories, problems)
-    named_paths = {_resolve_quietly(draft.fields.get("path")): draft.name for draft in drafts}
-    contents = [_walk_directory(directory, problems) for directory in directories]
+    named_paths = {resolve_quietly(draft.fields.get("path")): draft.name for draft in drafts}
+    contents = [read_directory(directory, problems) for directory in directories]
     undecided = [path for content in contents for path in content.list_undecided()]
     heads = read_heads(undecided) if undecided else {}
-    problems += _report_unread(directories, [path for path in undecided if path not in heads])
+    problems += report_unread(directories, [path for path in undecided if path not in heads])
     found = []
     for content in contents:
-        new = _find_drafts(content, heads, named_paths, problems)
-        found += _describe_found(content, new, named_paths)
+        new = find_drafts(content, heads, named_paths, problems)
+        found += describe_found(content, new, named_paths)
         drafts += [draft for draft, _ in new]
     config = assemble_config(machine.settings, str(paths.config_file), drafts, kept_files, previous, problems)
     config = refuse_foreign_files(config, read_faults)
@@ -222,24 +226,12 @@ def _list_hidden_keys(file: Path) -> list[str]:
 # --- models.d ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Directory:
-    """A [directories.LABEL] table."""
-
-    place: Place
-    path: str
-    prefix: str
-    recursive: bool
-    fields: dict[str, Any]
-    problems: tuple[Problem, ...]
-
-
 def _read_models(
     document: dict[str, Any],
     file: str,
     defaults: dict[str, Any],
     drafts: list[Draft],
-    directories: list[_Directory],
+    directories: list[DirectoryTable],
     problems: list[Problem],
 ) -> None:
     others = {key.name: _IN_GLOBAL for key in GLOBAL_KEYS} | {
@@ -291,7 +283,7 @@ def merge_fields(defaults: dict[str, Any], fields: dict[str, Any]) -> dict[str, 
 
 def _read_directory_table(
     table: dict[str, Any], place: Place, defaults: dict[str, Any], problems: list[Problem]
-) -> _Directory | None:
+) -> DirectoryTable | None:
     own_names = {key.name for key in DIRECTORY_KEYS}
     own_problems: list[Problem] = []
     own = parse_table(DIRECTORY_KEYS, {k: v for k, v in table.items() if k in own_names}, place, own_problems)
@@ -305,7 +297,7 @@ def _read_directory_table(
     if "path" not in own or own_problems:
         problems += shared
         return None
-    return _Directory(
+    return DirectoryTable(
         place,
         own["path"],
         own.get("prefix", ""),
@@ -313,107 +305,3 @@ def _read_directory_table(
         merge_fields(defaults, fields),
         tuple(shared),
     )
-
-
-@dataclass(frozen=True)
-class _Contents:
-    """What lies in a directory. `root` empty: it could not be read."""
-
-    directory: _Directory
-    root: str = ""
-    walk: Walk = field(default_factory=Walk)
-    places: Places = field(default_factory=dict)
-
-    def list_models(self) -> list[str]:
-        """Paths below the root, of first shards only."""
-        return [model.path for place in self.places.values() for model in place.models.values()]
-
-    def list_undecided(self) -> list[str]:
-        return [os.path.join(self.root, path) for path in list_undecided(self.places)]
-
-
-def _walk_directory(directory: _Directory, problems: list[Problem]) -> _Contents:
-    problems += directory.problems
-    try:
-        root = os.path.realpath(directory.path, strict=True)
-        walk = walk_directory(root, directory.recursive, MAX_ENTRIES)
-    except (OSError, ValueError) as error:
-        message = f"cannot read the directory {directory.path!r}: {describe_os_error(error)}"
-        problems.append(directory.place.report(message, "path"))
-        return _Contents(directory)
-    return _Contents(directory, root, walk, sort_files(walk.folders))
-
-
-def _report_unread(directories: Sequence[_Directory], paths: Sequence[str]) -> list[Problem]:
-    if not paths:
-        return []
-    message = f"the child that reads heads of model files did not come to {list_names(list(map(repr, paths)))}"
-    hint = "names alone decide which projectors and drafts belong to them"
-    return [directories[0].place.report(message, hint=hint, fatal=False)]
-
-
-def _find_drafts(
-    contents: _Contents, heads: Heads, named_paths: Collection[str], problems: list[Problem]
-) -> list[tuple[Draft, Found]]:
-    """The models of a directory that no table names, and what is to be said of it."""
-    directory, root, place = contents.directory, contents.root, contents.directory.place
-    if not root:
-        return []
-    findings = find_models(contents.places, {os.path.relpath(path, root): head for path, head in heads.items()})
-    for path, why in contents.walk.unreadable:
-        problems.append(place.report(f"cannot read the directory {os.path.join(root, path)!r}: {why}", fatal=False))
-    for path, remark in findings.remarks:
-        problems.append(place.report(f"{os.path.join(root, path)!r} {remark}", fatal=False))
-    if contents.walk.is_cut:
-        message = f"{directory.path!r} has more than {MAX_ENTRIES:,} entries: the rest was not looked at"
-        problems.append(place.report(message, "path", "name the directories that hold models", fatal=False))
-    elif not findings.models:
-        where = "; its subdirectories are not looked into (recursive = false)" if contents.walk.has_more else ""
-        problems.append(place.report(f"there are no GGUF files in {directory.path!r}{where}", "path", fatal=False))
-    return [
-        (_make_draft(directory, root, found), found)
-        for found in findings.models
-        if _resolve_quietly(os.path.join(root, found.path)) not in named_paths
-    ]
-
-
-def _describe_found(
-    contents: _Contents, drafts: Sequence[tuple[Draft, Found]], named_paths: Mapping[str, str]
-) -> list[FoundModels]:
-    """Also what tables name has been found: it is told under the name that they give it."""
-    if not contents.root:
-        return []
-    places: dict[str, list[str]] = {}
-    for draft, found in drafts:
-        places.setdefault(os.path.dirname(found.path), []).append(draft.name)
-    for path in contents.list_models():
-        name = named_paths.get(_resolve_quietly(os.path.join(contents.root, path)))
-        if name is not None and name not in places.setdefault(os.path.dirname(path), []):
-            places[os.path.dirname(path)].append(name)
-    return [FoundModels(path=contents.root, places={path: tuple(names) for path, names in places.items()})]
-
-
-def _make_draft(directory: _Directory, root: str, found: Found) -> Draft:
-    name = directory.prefix + found.name
-    place = Place(directory.place.file, directory.place.table, escape_text(name))
-    companions = {"mmproj": found.mmproj, "draft": found.draft}
-    path = os.path.join(root, found.path)
-    fields = directory.fields | {"path": path}
-    fields |= {kind: os.path.join(root, name) for kind, name in companions.items() if name}
-    draft = make_draft(name, place, fields, [], found=True)
-    if directory.problems:
-        first = directory.problems[0]
-        draft.problems.append(
-            Problem(file=first.file, where=first.where, message=first.message, hint=first.hint, model=name)
-        )
-    elif found.missing:
-        del fields["path"]
-        draft.problems.append(place.report(f"cannot use {path!r}: {found.missing}"))
-    return draft
-
-
-def _resolve_quietly(path: object) -> str:
-    try:
-        return os.path.realpath(path) if isinstance(path, str) else ""
-    except (OSError, ValueError):
-        return ""

@@ -386,7 +386,7 @@ def test_directory_that_cannot_be_listed_is_told(tree: Tree, monkeypatch: pytest
 
 
 def test_too_many_entries_are_not_looked_at_and_that_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llamactl.config.load.MAX_ENTRIES", 50)
+    monkeypatch.setattr("llamactl.config.directory_models.MAX_ENTRIES", 50)
     tree.gguf("a.gguf")
     for number in range(100):
         tree.gguf(f"many/{number}.txt")
