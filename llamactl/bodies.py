@@ -40,9 +40,16 @@ MEDIA_MARKER = "media_marker"
 """Type of the parts that stand for a picture or a sound while a prompt is made; none of a request's own."""
 
 
+_MISSING: Any = msgspec.UNSET
+
+
 class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of a conversation. Whoever is no assistant has something to say, if only null: without it some other field
+    was meant, which nobody would hear of.
+    """
+
     role: str
-    content: str | list[ContentPart] | None = None
+    content: str | list[ContentPart] | None = _MISSING
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
@@ -51,6 +58,12 @@ class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """The same, as other servers call it."""
     function_call: dict[str, Any] | None = None
     """OpenAI's older form of a call."""
+
+    def __post_init__(self) -> None:
+        if self.content is _MISSING:
+            if self.role != "assistant":
+                raise ValueError("Object missing required field `content`")
+            msgspec.structs.force_setattr(self, "content", None)
 
 
 class StreamOptions(msgspec.Struct, frozen=True):

@@ -107,10 +107,8 @@ _ANTHROPIC_TYPES = {
 _CLIENTS = (400, 404, 501)
 """Statuses of errors that are about what the client has sent."""
 _NOT_OPENAI = frozenset({"/v1/rerank", "/v1/reranking", "/v1/health"})
-_FIELD = re.compile(
-    r"at `\$\.([\w.\[\]]+)`|missing required field `(\w+)`"
-    r"|\Acannot (?:use|take|read|route request:) [`\"]([\w.\[\]]+)[`\"]"
-)
+_MISSING = re.compile(r"missing required field `(\w+)`(?: - at `\$\.([\w.\[\]]+)`)?")
+_FIELD = re.compile(r"at `\$\.([\w.\[\]]+)`|\Acannot (?:use|take|read|route request:) [`\"]([\w.\[\]]+)[`\"]")
 """Of the request, as messages name it."""
 
 
@@ -150,6 +148,9 @@ def format_http_error(error: LlamactlError, path: str | bytes = "", status: int 
 
 
 def _find_field(message: str) -> str | None:
+    missing = _MISSING.search(message)
+    if missing is not None:
+        return ".".join(name for name in (missing[2], missing[1]) if name)
     field = _FIELD.search(message)
     return None if field is None else next(name for name in field.groups() if name)
 

@@ -128,7 +128,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
             Command(
                 "status",
                 "show:run_status",
-                "endpoints, memory accounts, queue and last decisions; or one model in detail",
+                "endpoints, memory, queue, last decisions; or one model in detail",
                 (_add_optional_name, _add_full, _add_json),
             ),
             Command(
@@ -151,7 +151,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
             Command(
                 "check",
                 "check:run_check",
-                "find mistakes in the configuration, and files that models cannot read",
+                "find mistakes in the configuration and files",
                 (_add_json,),
             ),
             Command("reload", "act:run_reload", "read the configuration again", (_add_json,)),
@@ -160,7 +160,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     (
         "Installation",
         (
-            Command("install", "", "write units, groups and a default configuration to where systemd looks"),
+            Command("install", "", "write units, groups and a default configuration"),
             Command("uninstall", "", "stop everything and remove what install wrote"),
             Command(
                 "setup-chat",
@@ -174,8 +174,9 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
 COMMANDS = {command.name: command for _, commands in GROUPS for command in commands}
 
 EXIT_STATUS = """exit status:
-  0 done   1 failed   2 wrong usage   3 not loaded   4 no such model   5 does not fit
-  6 no supervisor   130 interrupted; of several models, the worst: 6 1 5 4 3 0"""
+  0 done   1 failed   2 wrong usage   3 not loaded   4 no such model
+  5 does not fit   6 no supervisor   130 interrupted
+  of several models, the worst: 6 1 5 4 3 0"""
 
 
 class _Parser(argparse.ArgumentParser):

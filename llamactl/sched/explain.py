@@ -4,12 +4,14 @@ Texts only: refusals that a user reads, and the fields of journal lines. Numbers
 readable in messages.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from llamactl.errors import RETRY_AFTER_S, ErrorCode
+from llamactl.escape import escape_text
 from llamactl.journal_events import JournalEvent
 from llamactl.names import format_command, quote_name, suggest_names
 from llamactl.protocol.control_socket import Failure, Progress
@@ -46,6 +48,9 @@ def refuse_unknown(core: Core, name: str) -> Failure:
     if core.config.unread:
         message = f"cannot find model {quote_name(name)}: it may stand in {core.config.unread[0]}, which cannot be read"
         return _fail(ErrorCode.INVALID_CONFIG, message, "`llamactl check` says why", name)
+    shown = core.models.get(core.names.get(escape_text(name), ""))
+    if shown is not None and shown.settings is None:
+        return refuse_invalid(shown)
     return _fail(ErrorCode.UNKNOWN_MODEL, f"cannot find model {quote_name(name)}", hint_unknown(core, name), name)
 
 
@@ -94,7 +99,7 @@ def refuse_failed(model: Model, failure: LoadFailure, now: float) -> Failure:
     how = f"{failure.result} {failure.exit_code}" if failure.exit_code else failure.result
     message = f"cannot start {quote_name(model.name)}: {failure.message or 'its unit ended'} ({how})"
     at_once = format_command("load", model.name)
-    hint = f"requests may try again in {wait_s:.0f} s; `{at_once}` tries at once" if wait_s else ""
+    hint = f"requests may try again in {math.ceil(wait_s)} s; `{at_once}` tries at once" if wait_s else ""
     return _fail(ErrorCode.LOAD_FAILED, message, hint, model.name, details)
 
 

@@ -164,6 +164,10 @@ def test_routes_whose_errors_are_openais(path: str, is_openai: bool) -> None:
         ("cannot read the request body: Expected `str`, got `int` - at `$.messages[0].role`", "messages[0].role"),
         ('cannot route request: "model" is not a string', "model"),
         ("cannot read the request body: Object missing required field `messages`", "messages"),
+        (
+            "cannot read the request body: Object missing required field `role` - at `$.messages[0]`",
+            "messages[0].role",
+        ),
         ("cannot take `input[2]`: request (9 tokens) exceeds", "input[2]"),
         ("cannot read body: not a JSON object: Expected `object`, got `array`", None),
         ("cannot make embeddings: 'm' generates text; set `pooling` in its configuration", None),

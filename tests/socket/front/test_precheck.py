@@ -21,6 +21,7 @@ WRONG = [
     (CHAT, b'{"model":"a"}'),
     (CHAT, b'{"model":"a","messages":"hello"}'),
     (CHAT, b'{"model":"a","messages":[{"content":"x"}]}'),
+    (CHAT, b'{"model":"a","messages":[{"role":"user","text":"x"}]}'),
     (CHAT, b'{"model":"a","messages":[],"temperature":"hot"}'),
     ("/v1/completions", b'{"model":"a"}'),
     ("/completion", b'{"model":"a","prompt":1.5}'),

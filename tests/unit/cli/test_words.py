@@ -110,6 +110,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     out = capsys.readouterr().out
     assert out == format_help() + "\n"
+    assert max(map(len, out.splitlines())) <= 80
     assert all(f"\n  {name} " in out for name in COMMANDS)
 
 

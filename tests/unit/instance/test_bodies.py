@@ -2,7 +2,7 @@
 
 import pytest
 
-from llamactl.bodies import CompletionBody, parse_body
+from llamactl.bodies import ChatBody, CompletionBody, parse_body
 from llamactl.errors import LlamactlError
 
 
@@ -21,3 +21,11 @@ def test_half_a_surrogate_pair_is_called_that(body: bytes, why: str) -> None:
 
 def test_whole_surrogate_pair_is_a_character() -> None:
     assert parse_body(rb'{"prompt":"\ud83d\ude00"}', CompletionBody).prompt == "😀"
+
+
+def test_message_without_content_is_refused_but_an_assistants() -> None:
+    with pytest.raises(LlamactlError) as refused:
+        parse_body(b'{"messages":[{"role":"user","content":"x"},{"role":"tool","text":"y"}]}', ChatBody)
+    assert refused.value.message.endswith("Object missing required field `content` - at `$.messages[1]`")
+    body = parse_body(b'{"messages":[{"role":"user","content":null},{"role":"assistant","tool_calls":[]}]}', ChatBody)
+    assert [message.content for message in body.messages] == [None, None]

@@ -135,6 +135,15 @@ def test_an_invalid_model_is_listed_and_refused_with_the_reason() -> None:
     assert bench.refusals()[0].message.startswith("cannot measure 'bad': its configuration is invalid")
 
 
+def test_a_name_that_cannot_be_shown_is_refused_with_the_reason_of_its_model() -> None:
+    bench = make_bench("a")
+    reason = "cannot use model name 'x\\x1b'"
+    bench.do(Configured(make_config(invalid=(InvalidModel(name="x\\x1b", reason=reason),))))
+    waiter = bench.lease("x\x1b")
+    assert bench.refused() == {waiter: "invalid_model"}
+    assert reason in bench.refusals()[0].message
+
+
 def test_a_running_model_whose_new_settings_are_invalid_goes_on() -> None:
     bench = make_bench("a")
     bench.bring_up("a")

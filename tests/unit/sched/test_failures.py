@@ -76,7 +76,10 @@ def test_requests_are_refused_while_it_backs_off_and_each_failure_doubles_the_ti
         assert bench.refused() == {waiter: "load_failed"}
         assert bench.refusals()[0].details["retry_after_s"] == delay_s
         assert "tries at once" in bench.refusals()[0].hint
-        bench.now += delay_s
+        bench.now += delay_s - 0.25
+        bench.lease("a")
+        assert bench.refusals()[0].hint.startswith("requests may try again in 1 s; ")
+        bench.now += 0.25
 
 
 def test_a_load_by_command_tries_at_once() -> None:
