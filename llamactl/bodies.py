@@ -222,8 +222,14 @@ class InfillBody(GenerationBody, frozen=True, kw_only=True):
 class InputObject(PromptObject, frozen=True):
     """A text of embeddings in parts, or in llama-server's form."""
 
-    prompt_string: str = ""
+    prompt_string: str = _MISSING
     content: list[ContentPart] | None = None
+
+    def __post_init__(self) -> None:
+        if self.prompt_string is _MISSING:
+            if self.content is None:
+                raise ValueError("an object has either `content` or `prompt_string`")
+            msgspec.structs.force_setattr(self, "prompt_string", "")
 
 
 Input = str | InputObject | list[str | int | InputObject | list[str | int]]

@@ -67,8 +67,6 @@ def read_text(given: str | PromptObject) -> str:
 
 def _join_input(given: InputObject) -> str:
     parts = given.content
-    if parts is None and not given.prompt_string:
-        raise refuse("cannot use `input`: an object has either `content` or `prompt_string`")
     for part in parts or ():
         if part.type != "text" or part.text is None:
             raise refuse(f"cannot use `content`: a part of type {part.type[:40]!r} has no text, which is what is taken")
