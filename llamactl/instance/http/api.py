@@ -132,7 +132,8 @@ class Api:
 
     def _require_service(self) -> Service:
         if self.service is None:
-            raise LlamactlError(ErrorCode.SHUTTING_DOWN, "Loading model")
+            why = "Loading model" if self._last_words is None else "the instance is asleep"
+            raise LlamactlError(ErrorCode.SHUTTING_DOWN, why)
         return self.service
 
     # --- the instance itself ----------------------------------------------------------------------

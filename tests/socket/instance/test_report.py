@@ -221,9 +221,10 @@ def test_model_that_sleeps_says_how_it_was_and_goes_on_counting_when_it_wakes(ti
         child.supervisor.order(OrderKind.SLEEP)
         child.supervisor.wait_for("sleeping")
         assert child.request("GET", "/props") == (200, {**props, "is_sleeping": True})
+        status, slots = child.request("GET", "/slots")
+        assert (status, slots["error"]["message"]) == (503, "the instance is asleep")
         assert read("/metrics") == metrics
         assert read("/v1/models") == models
-        assert child.request("GET", "/slots")[0] == 503
         child.supervisor.order(OrderKind.WAKE, margins_bytes={"": 1 << 20})
         child.supervisor.wait_for("ready")
         assert child.request("GET", "/props") == (200, props)
