@@ -1,9 +1,10 @@
 """How does the supervisor learn what model files say, although it opens none?
 
-It asks a child (head_child): of every file whether it is a GGUF file at all, of some what their heads say. A file is
-what anybody may have uploaded, and one that is cut while it is read is a SIGBUS: of a child that dies, hangs or talks
-nonsense counts what it said before. Without more, names decide, and what is no model is found out when it is measured.
-What was learnt is kept as long as the file is the same one. `check`, which reads model files anyway, asks nobody.
+It asks children: one for the first bytes of every file, which tell whether it is a GGUF file at all, one for the heads
+of some (head_child). A file is what anybody may have uploaded, and one that is cut while it is read is a SIGBUS: of a
+child that dies, hangs or talks nonsense counts what it said before. Without more, names decide, and what is no model is
+found out when it is measured. What was learnt is kept as long as the file is the same one. `check`, which reads model
+files anyway, asks nobody.
 """
 
 import os
@@ -11,13 +12,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
-from llamactl.config.gguf import Head, acquire_head
+from llamactl.config.gguf import BEGINNING_BYTES, Head, acquire_head, judge_beginning
 
 T = TypeVar("T")
 FileReader = Callable[[Sequence[str]], dict[str, T]]
@@ -27,16 +27,10 @@ HeadReader = FileReader[Head | None]
 FaultReader = FileReader[str]
 """Why a file is no GGUF file; empty: it may be one."""
 
+BEGINNING_CHILD = Path(__file__).with_name("beginning_child.py")
 TIMEOUT_S = 20.0
 MAX_FILES = 1000
 """So many can be open at a time; of more, names decide."""
-
-
-class Question(StrEnum):
-    """What the child is asked, as its argument."""
-
-    HEADS = "heads"
-    FAULTS = "faults"
 
 
 def acquire_heads(paths: Sequence[str]) -> dict[str, Head | None]:
@@ -90,29 +84,36 @@ def _identify(path: str) -> tuple[int, ...]:
 
 def ask_heads(paths: Sequence[str]) -> dict[str, Head | None]:
     """The heads of at most MAX_FILES files, as far as the child came."""
-    return dict(zip(paths, _ask_child(Question.HEADS, paths[:MAX_FILES], Head | None), strict=False))
+    command = [sys.executable, "-P", "-m", "llamactl.config.head_child"]
+    orders = msgspec.json.encode([os.fsencode(path).hex() for path in paths[:MAX_FILES]])
+    heads: dict[str, Head | None] = {}
+    for path, line in zip(paths, _run_child(command, orders), strict=False):
+        try:
+            heads[path] = msgspec.json.decode(line, type=Head | None)
+        except (msgspec.DecodeError, RecursionError):
+            break
+    return heads
 
 
 def ask_faults(paths: Sequence[str]) -> dict[str, str]:
-    """Why files are no GGUF files, as far as the child came."""
-    return dict(zip(paths, _ask_child(Question.FAULTS, paths, str), strict=False))
+    """Why files are no GGUF files, as far as the child came; empty: they may be, or cannot be read."""
+    command = [sys.executable, "-I", "-S", str(BEGINNING_CHILD), str(BEGINNING_BYTES)]
+    orders = b"".join(os.fsencode(path) + b"\0" for path in paths)
+    faults = {}
+    for path, line in zip(paths, _run_child(command, orders), strict=False):
+        try:
+            faults[path] = "" if line == b"-" else judge_beginning(bytes.fromhex(line.decode("ascii")))
+        except ValueError:
+            break
+    return faults
 
 
-def _ask_child(question: Question, paths: Sequence[str], kind: Any) -> list[Any]:
-    command = [sys.executable, "-P", "-m", "llamactl.config.head_child", question]
-    orders = msgspec.json.encode([os.fsencode(path).hex() for path in paths])
+def _run_child(command: Sequence[str], orders: bytes) -> list[bytes]:
     try:
-        said = subprocess.run(
+        return subprocess.run(
             command, input=orders, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=TIMEOUT_S, check=False
-        ).stdout
+        ).stdout.splitlines()
     except subprocess.TimeoutExpired as error:
-        said = error.stdout or b""
+        return (error.stdout or b"").splitlines()
     except OSError:
         return []
-    values: list[Any] = []
-    for line in said.splitlines():
-        try:
-            values.append(msgspec.json.decode(line, type=kind))
-        except (msgspec.DecodeError, RecursionError):
-            break
-    return values

@@ -61,3 +61,16 @@ def test_what_cannot_be_read_has_no_fault_that_is_known(tree: Tree) -> None:
     os.mkfifo(tree.models / "pipe.gguf")
     paths = [str(tree.models / name) for name in ("pipe.gguf", "nowhere.gguf", ".")]
     assert ask_faults(paths) == dict.fromkeys(paths, "")
+
+
+@pytest.mark.parametrize("end", ["exit 1", "kill -SEGV $$", "echo nonsense", "exec sleep 60"])
+def test_of_a_child_that_fails_counts_what_it_has_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho 47475546\necho 3c68\n{end}\n")
+    python.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(python))
+    monkeypatch.setattr("llamactl.config.heads.TIMEOUT_S", 0.5)
+    faults = ask_faults(["/a.gguf", "/b.gguf", "/c.gguf"])
+    assert faults == {"/a.gguf": "", "/b.gguf": "it is a web page; the download went wrong"}
