@@ -41,11 +41,12 @@ MEDIA_MARKER = "media_marker"
 
 
 _MISSING: Any = msgspec.UNSET
+_MAY_BE_SILENT = ("assistant", "tool", "function")
 
 
 class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One of a conversation. Whoever is no assistant has something to say, if only null: without it some other field
-    was meant, which nobody would hear of.
+    """One of a conversation. Calls need no words, and functions may return nothing; of everybody else some other field
+    was meant where `content` is missing, which nobody would hear of.
     """
 
     role: str
@@ -61,7 +62,7 @@ class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if self.content is _MISSING:
-            if self.role != "assistant":
+            if self.role not in _MAY_BE_SILENT:
                 raise ValueError("Object missing required field `content`")
             msgspec.structs.force_setattr(self, "content", None)
 

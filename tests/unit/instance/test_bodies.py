@@ -23,9 +23,10 @@ def test_whole_surrogate_pair_is_a_character() -> None:
     assert parse_body(rb'{"prompt":"\ud83d\ude00"}', CompletionBody).prompt == "😀"
 
 
-def test_message_without_content_is_refused_but_an_assistants() -> None:
+def test_message_without_content_is_refused_but_a_calls_and_a_results() -> None:
     with pytest.raises(LlamactlError) as refused:
-        parse_body(b'{"messages":[{"role":"user","content":"x"},{"role":"tool","text":"y"}]}', ChatBody)
+        parse_body(b'{"messages":[{"role":"user","content":"x"},{"role":"system","text":"y"}]}', ChatBody)
     assert refused.value.message.endswith("Object missing required field `content` - at `$.messages[1]`")
-    body = parse_body(b'{"messages":[{"role":"user","content":null},{"role":"assistant","tool_calls":[]}]}', ChatBody)
-    assert [message.content for message in body.messages] == [None, None]
+    silent = b'{"role":"user","content":null},{"role":"assistant","tool_calls":[]},{"role":"tool","tool_call_id":"a"}'
+    body = parse_body(b'{"messages":[%b]}' % silent, ChatBody)
+    assert [message.content for message in body.messages] == [None, None, None]
