@@ -17,10 +17,8 @@ from llamactl.bodies import (
     ChatBody,
     ChatMessage,
     CompletionBody,
-    EmbeddingBody,
     GenerationBody,
     InfillBody,
-    RerankBody,
     format_messages,
     parse_template_variables,
     refuse,
@@ -29,12 +27,11 @@ from llamactl.errors import ErrorCode, LlamactlError
 from llamactl.instance.chat.layer import ApplyRequest
 from llamactl.instance.chat.template import Template, format_tool
 from llamactl.instance.engine.background import BackgroundWork
-from llamactl.instance.engine.embed import NO_NORM, Embedder
+from llamactl.instance.engine.embed import Embedder
 from llamactl.instance.engine.engine import Engine
 from llamactl.instance.engine.generate import Generator
 from llamactl.instance.engine.grammars import GrammarError, check_grammar
 from llamactl.instance.engine.jobs import (
-    EmbeddingRequest,
     FinishEvent,
     FinishReason,
     GenerationRequest,
@@ -57,7 +54,6 @@ from llamactl.instance.http.parameters import (
     choose_max_tokens,
     choose_n,
     choose_n_top,
-    choose_norm,
     choose_sampling,
     choose_schema,
     choose_shift,
@@ -116,6 +112,11 @@ class Service:
     @cached_property
     def later_system(self) -> LaterSystem:
         return LaterSystem(self.write_prompt)
+
+    @property
+    def embeds_tokens(self) -> bool:
+        """Whether each token of an input has a vector, and the input none."""
+        return self.pooling == "none"
 
     async def submit_chat(self, body: ChatBody) -> tuple[list[Job], FormatOptions]:
         """Submit a chat. Raises LlamactlError for what cannot be done; nothing is submitted then."""
@@ -213,44 +214,6 @@ class Service:
         self._require_infill()
         return await self._submit(body, [await self._fill_gap(body, body.input_prefix, body.input_suffix)])
 
-    @property
-    def embeds_tokens(self) -> bool:
-        """Whether each token of an input has a vector, and the input none."""
-        return self.pooling == "none"
-
-    async def submit_embedding(self, body: EmbeddingBody, *, by_token: bool = False) -> tuple[Job, int]:
-        """The job, and how many tokens its inputs have together. `by_token`: their vectors are an answer, too."""
-        if not self.embeds:
-            raise refuse(
-                f"cannot make embeddings: {self.settings.name!r} generates text; set `pooling` in its configuration "
-                "to use it for embeddings"
-            )
-        self.numbers.look(body.model, body.input)
-        if self.pooling == "rank" or (self.embeds_tokens and not by_token):
-            more = ", /embedding answers with one for each token" if self.embeds_tokens else ""
-            raise refuse(f"cannot make embeddings: pooling {self.pooling!r} gives no vector for a text{more}")
-        if body.encoding_format not in (None, "float", "base64"):
-            raise refuse(f"cannot use `encoding_format`: {body.encoding_format[:40]!r} is neither float nor base64")
-        if body.dimensions is not None and not 1 <= body.dimensions <= self.facts.n_embd:
-            raise refuse(f"cannot use `dimensions`: {body.dimensions}, the model makes {self.facts.n_embd}")
-        name = "input" if isinstance(body.input, list) else ""
-        inputs = await self.prompts.read_inputs(body.input)
-        return self._submit_inputs(inputs, name, choose_norm(body))
-
-    async def submit_ranking(self, body: RerankBody, documents: Sequence[str]) -> tuple[Job, int]:
-        """The job, and how many tokens its inputs have together."""
-        if not self.embeds or self.pooling != "rank":
-            raise refuse(
-                f"cannot rerank: {self.settings.name!r} is not made for it; a reranker's file names pooling `rank`, or "
-                "its configuration does"
-            )
-        if not documents:
-            raise refuse("cannot use `documents`: there are none")
-        if len(documents) > MAX_PROMPTS:
-            raise refuse(f"cannot use `documents`: {len(documents)}, at most {MAX_PROMPTS} are taken")
-        pairs = [await self.prompts.pair(body.query, text, self.rerank_template) for text in documents]
-        return self._submit_inputs(pairs, "documents", NO_NORM)
-
     def render_body(self, body: ChatBody) -> str:
         """The prompt of a conversation, without llama.cpp's chat layer."""
         if body.continue_final_message and body.add_generation_prompt:
@@ -303,7 +266,7 @@ class Service:
         field = "messages" if isinstance(body, ChatBody) else "prompt"
         for prompt in prompts:
             if len(prompt) >= self.n_ctx:
-                raise _refuse_length(len(prompt), self.n_ctx, field)
+                raise refuse_length(len(prompt), self.n_ctx, field)
         grammar = "" if plan.follows_schema else await self._choose_grammar(body)
         sampling = choose_sampling(body, self.sampling, grammar, self._tokenize_plain, self.settings.seed)
         if needs_preparation(sampling, self.vocabulary):
@@ -370,15 +333,6 @@ class Service:
             "prompt": self.vocabulary.detokenize(keep_text(request.prompt)),
         }
 
-    def _submit_inputs(self, inputs: list[list[int]], name: str, norm: int) -> tuple[Job, int]:
-        """`name`: of the list that they are from; empty: there is but one."""
-        for index, tokens in enumerate(inputs):
-            if len(tokens) > self.n_ctx:
-                raise _refuse_length(len(tokens), self.n_ctx, f"{name}[{index}]" if name else "input")
-        job = Job(EmbeddingRequest(inputs, norm))
-        self.engine.submit(job)
-        return job, sum(len(tokens) for tokens in inputs)
-
     async def _choose_grammar(self, body: GenerationBody) -> str:
         schema = choose_schema(body)
         if schema is not None:
@@ -427,7 +381,8 @@ class Service:
             )
 
 
-def _refuse_length(n_tokens: int, limit: int, field: str) -> LlamactlError:
+def refuse_length(n_tokens: int, limit: int, field: str) -> LlamactlError:
+    """Make the error that answers a request whose `field` has more tokens than the context holds: HTTP 400."""
     return LlamactlError(
         ErrorCode.CONTEXT_SIZE,
         # In llama-server's words, by which clients know that they have to send less.

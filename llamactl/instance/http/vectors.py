@@ -14,6 +14,7 @@ from llamactl.instance.http.formats import format_ranking
 from llamactl.instance.http.parameters import choose_norm
 from llamactl.instance.http.requests import Handler, RequestReader
 from llamactl.instance.http.responses import WholeEmbedding
+from llamactl.instance.http.vector_jobs import submit_embedding, submit_ranking
 
 
 class Vectors:
@@ -29,7 +30,7 @@ class Vectors:
 
     async def _answer_embedding(self, request: Request) -> Any:
         service, body = await self._reader.read(request, EmbeddingBody)
-        job, n_tokens = await service.submit_embedding(body)
+        job, n_tokens = await submit_embedding(service, body)
 
         def format_body(vectors: list[list[float]]) -> dict[str, Any]:
             if body.dimensions is not None:
@@ -47,8 +48,8 @@ class Vectors:
 
     async def _answer_native_embedding(self, request: Request) -> Any:
         service, body = await self._reader.read(request, NativeEmbeddingBody)
-        job, _ = await service.submit_embedding(
-            EmbeddingBody(input=body.choose_texts(), embd_normalize=body.embd_normalize), by_token=True
+        job, _ = await submit_embedding(
+            service, EmbeddingBody(input=body.choose_texts(), embd_normalize=body.embd_normalize), by_token=True
         )
 
         def format_body(vectors: list[list[float]]) -> list[dict[str, Any]]:
@@ -67,7 +68,7 @@ class Vectors:
         service, body = await self._reader.read(request, RerankBody)
         given = body.documents if body.documents is not None else body.texts or []
         documents = [document if isinstance(document, str) else document.text for document in given]
-        job, n_tokens = await service.submit_ranking(body, documents)
+        job, n_tokens = await submit_ranking(service, body, documents)
 
         def format_body(scores: list[list[float]]) -> Any:
             return format_ranking(service.settings.name, body, documents, [values[0] for values in scores], n_tokens)
