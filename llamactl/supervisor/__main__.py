@@ -16,6 +16,7 @@ from llamactl.errors import LlamactlError
 from llamactl.journal_events import JournalEvent
 from llamactl.paths import Paths, acquire_paths
 from llamactl.supervisor.daemon import Supervisor
+from llamactl.supervisor.restarts import SHORT_LIFE_S, acquire_restarts, choose_delay_s
 from llamactl.systemd.journal import configure, get_logger
 from llamactl.systemd.manager import ManagerError
 from llamactl.systemd.notify import Notifier
@@ -46,7 +47,9 @@ async def run(paths: Paths) -> int:
         await supervisor.start(acquire_group("llamactl-admin"), acquire_group("llamactl-model"))
     except (ManagerError, OSError) as error:
         _log.error(JournalEvent.SUPERVISOR_NOT_STARTED, reason=str(error))
+        await _hold_back(ended, notifier, f"cannot start: {error}")
         return 1
+    since_s = loop.time()
     notifier.ready()
     _log.info(JournalEvent.SUPERVISOR_STARTED, version=__version__, control=str(paths.control_socket))
     _feed_watchdog(loop, notifier)
@@ -66,7 +69,18 @@ async def run(paths: Paths) -> int:
     reloads.cancel()
     await supervisor.stop()
     _log.info(JournalEvent.SUPERVISOR_STOPPED)
+    if status and loop.time() - since_s < SHORT_LIFE_S:
+        ended.clear()
+        await _hold_back(ended, notifier, "broken: an internal error")
     return status
+
+
+async def _hold_back(ended: asyncio.Event, notifier: Notifier, why: str) -> None:
+    """What fails at once and again costs less when it waits between; until it is to end anyway."""
+    delay_s = choose_delay_s(await acquire_restarts())
+    notifier.status(f"{why}; tries again in {delay_s:.1f} s")
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(ended.wait(), delay_s)
 
 
 async def _serve_reloads(requested: asyncio.Event, supervisor: Supervisor, notifier: Notifier) -> None:
