@@ -57,6 +57,7 @@ class JournalEvent(StrEnum):
         "state corrected",
         "What the supervisor knew of a unit was not what systemd says: it goes by systemd. Counted by a metric.",
     )
+    INSTALLATION_AWAITED = "installation awaited", "llamactl's own files are being replaced: the start waits for that."
     UNITS_NOT_COMPARED = "units not compared", "systemd did not say what runs; it is asked again."
     FAILED_UNIT_RESET = (
         "failed unit reset",

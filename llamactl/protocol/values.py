@@ -188,6 +188,8 @@ BY_SIGNAL = ("signal", "core-dump")
 
 UNREACHABLE = "systemd-unreachable"
 """Result of a start that systemd has not taken: no fault of the model's."""
+INSTALLING = "installing"
+"""Result of a start while llamactl's own files were being replaced: tried again."""
 
 
 class LoadFailure(Value, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import msgspec
 
 from llamactl.journal_events import JournalEvent
 from llamactl.protocol.report_socket import ChildState
-from llamactl.protocol.values import BY_SIGNAL, UNREACHABLE, LoadFailure, Stage, State
+from llamactl.protocol.values import BY_SIGNAL, INSTALLING, UNREACHABLE, LoadFailure, Stage, State
 from llamactl.sched import explain
 from llamactl.sched.breakdowns import sum_per_account
 from llamactl.sched.compare import compare_effective
@@ -287,6 +287,9 @@ def _end_loading(core: Core, model: Model, instance: Instance, failure: LoadFail
         if entry is not None:
             refusal = explain.refuse_cancelled(model, why)
             core.refuse_all(entry.waiters, refusal)
+        return
+    if failure.result == INSTALLING and model.settings is not None:
+        core.drop_instance(model, State.UNLOADED)  # whoever waits goes on waiting: it is started again at once
         return
     if failure.result == UNREACHABLE:
         # No fault of the model's: whoever asks again is not kept waiting.

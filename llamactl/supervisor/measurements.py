@@ -34,7 +34,7 @@ from llamactl.supervisor.measurement_cache import (
     format_key,
     match_devices,
 )
-from llamactl.supervisor.run import NOT_STARTED, STOPPED, UNREACHABLE, Run
+from llamactl.supervisor.run import INSTALLING, NOT_STARTED, STOPPED, UNREACHABLE, Run
 from llamactl.supervisor.units import Units
 from llamactl.systemd.journal import get_logger
 from llamactl.tasks import TaskSet
@@ -215,7 +215,7 @@ class Measurements:
         wanted = self._wanted
         if not run.is_listing:
             self._wanted = None
-            untried = failure is not None and failure.result in (NOT_STARTED, STOPPED, UNREACHABLE)
+            untried = failure is not None and failure.result in (INSTALLING, NOT_STARTED, STOPPED, UNREACHABLE)
             self._dispatch(events.MeasureEnded(run.settings.name, error, untried))
             return
         self._is_listing = False

@@ -84,10 +84,16 @@ class Overview:
             queue=self.scheduler.queue_names(),
             controllers=self.units.manager.controllers,
             corrections=self.units.corrections,
-            problems=self.configuration.list_problems(),
+            problems=(*self._list_own_problems(), *self.configuration.list_problems()),
             counters=self.counters.list_models(),
             decisions=self.history.list_decisions(),
         )
+
+    def _list_own_problems(self) -> tuple[str, ...]:
+        if not self.units.installation.is_replaced():
+            return ()
+        cure = "`systemctl restart llamactl.service` and `systemctl reload llamactl-front.service` take the new one"
+        return (f"llamactl: replaced since this supervisor was started: {cure}; models run on",)
 
     def format_status(self) -> str:
         """The one line that `systemctl status` shows of the supervisor."""

@@ -7,12 +7,13 @@ import msgspec
 from llamactl.child import variables
 from llamactl.journal_events import JournalEvent
 from llamactl.names import DEVICES_SLUG, Role, format_unit
-from llamactl.protocol.values import UNREACHABLE
+from llamactl.protocol.values import INSTALLING, UNREACHABLE
 from llamactl.settings import ModelSettings, decode_spec
+from llamactl.supervisor.installation import Stamp
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.unit_state import UnitSnapshot
 
-__all__ = ["CONDEMNED", "NOT_STARTED", "STOPPED", "UNREACHABLE", "Run", "adopt_run"]
+__all__ = ["CONDEMNED", "INSTALLING", "NOT_STARTED", "STOPPED", "UNREACHABLE", "Run", "adopt_run"]
 
 NOT_STARTED = "start"
 STOPPED = "stopped"
@@ -38,6 +39,8 @@ class Run:
     """Why it is stopped and not heard any longer."""
     reported: bool = False
     """A measure child's figures have come."""
+    stamp: Stamp = ()
+    """Of the files that it was started from."""
     stopping: bool = False
     begun: bool = False
     """systemd has it: what is heard of its unit is about this run."""

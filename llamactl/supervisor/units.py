@@ -28,8 +28,9 @@ from llamactl.sched.effects import StartInstance, StartMeasure
 from llamactl.settings import GlobalSettings, ModelSettings
 from llamactl.share import python_paths
 from llamactl.supervisor.comparison import find_contradictions
+from llamactl.supervisor.installation import Installation
 from llamactl.supervisor.last_log_lines import acquire_last_log_lines
-from llamactl.supervisor.run import CONDEMNED, NOT_STARTED, STOPPED, UNREACHABLE, Run, adopt_run
+from llamactl.supervisor.run import CONDEMNED, INSTALLING, NOT_STARTED, STOPPED, UNREACHABLE, Run, adopt_run
 from llamactl.systemd.host import acquire_gpu_groups
 from llamactl.systemd.journal import get_logger
 from llamactl.systemd.manager import Manager, ManagerError
@@ -79,6 +80,7 @@ class Units:
         self._restarted: set[str] = set()
         """Of these, those whose last run is not done with: they are looked at when it is."""
         self._tasks = TaskSet(on_failure)
+        self.installation = Installation()
         self.corrections = 0
         """How often what is known here was not what systemd says."""
         self.manager = Manager(self._handle_unit_event, self._handle_lost, on_failure=on_failure)
@@ -230,6 +232,10 @@ class Units:
     async def _try_start(self, run: Run, properties: dict[str, Any]) -> bool:
         """Whether it is done with: started, or not wanted any longer. False: something has come between, try again."""
         slice_jobs = self.manager.slice_jobs
+        if not self.installation.is_whole():
+            _log.warning(JournalEvent.INSTALLATION_AWAITED, unit=run.unit, reason="its own files are being replaced")
+            await self.installation.wait_whole()
+        run.stamp = self.installation.stamp
         try:
             await self.manager.free_name(run.unit)
             if run.role is Role.MODEL:
@@ -364,24 +370,19 @@ class Units:
             return
         if run.role is Role.MODEL:
             self._failed.add(run.slug)
+        unheard = event.result == "exit-code" and not (event.started or run.pid)
+        if unheard and run.stamp and self.installation.stamp != run.stamp:
+            message = "llamactl's own files were replaced while it was started"
+            self._end(run, LoadFailure(result=INSTALLING, exit_code=event.exit_code, message=message))
+            return
         message = run.error or await _find_last_log_lines(run) or event.status_text
         # What systemd or the kernel did to it is the reason; its last lines may be about something else.
         if done_to_it := explain_result(event.result, event.exit_code):
             source = "it said" if run.error else "its last lines"
             message = f"{done_to_it}; {source}: {message}" if message else done_to_it
-        elif unreadable := await self._explain_unreadable(run):
+        elif unreadable := await _explain_unreadable(self._paths, run):
             message = f"{message}; {unreadable}" if message else unreadable
         self._end(run, LoadFailure(result=event.result, exit_code=event.exit_code, message=message))
-
-    async def _explain_unreadable(self, run: Run) -> str:
-        """What keeps the files of a run that has failed from it: nobody else knows the cure."""
-        if run.is_listing:
-            return ""
-        try:
-            return await asyncio.wait_for(asyncio.to_thread(explain_unreadable, self._paths, run.settings), LOOK_S)
-        except OSError as error:  # TimeoutError is one
-            _log.debug(JournalEvent.FILES_NOT_LOOKED_AT, model=run.settings.name, reason=str(error))
-            return ""
 
     def _end(self, run: Run, failure: LoadFailure | None) -> None:
         if run.ended:
@@ -407,4 +408,15 @@ async def _find_last_log_lines(run: Run) -> str:
             reason=f"{type(error).__name__}: {error}",
             exc_info=error,
         )
+        return ""
+
+
+async def _explain_unreadable(paths: Paths, run: Run) -> str:
+    """What keeps the files of a run that has failed from it: nobody else knows the cure."""
+    if run.is_listing:
+        return ""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(explain_unreadable, paths, run.settings), LOOK_S)
+    except OSError as error:  # TimeoutError is one
+        _log.debug(JournalEvent.FILES_NOT_LOOKED_AT, model=run.settings.name, reason=str(error))
         return ""

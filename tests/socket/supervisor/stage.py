@@ -69,6 +69,11 @@ class Systemd:
         self.units.pop(unit, None)
         self.emit(UnitEnded(unit, result, exit_code, 1, "", True))
 
+    def die_unheard(self, unit: str) -> None:
+        """The unit's process ends before it has said anything."""
+        del self.units[unit]
+        self.emit(UnitEnded(unit, "exit-code", 1, 1, "", False))
+
     def become_active(self, unit: str) -> None:
         self.units[unit].active_state = "active"
         self.emit(UnitStarted(unit, self.units[unit].pid))
