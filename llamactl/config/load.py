@@ -29,11 +29,11 @@ from llamactl.config.directory_models import (
 from llamactl.config.foreign_files import refuse_foreign_files
 from llamactl.config.heads import FaultReader, HeadReader, forget_faults, forget_heads
 from llamactl.config.keys import Key
-from llamactl.config.kinds import show_value
 from llamactl.config.machine_keys import GLOBAL_KEYS
 from llamactl.config.model_keys import DEFAULT_KEYS, DIRECTORY_KEYS, MODEL_KEYS
 from llamactl.config.read import UnreadableError, list_model_files, read_text, read_toml
 from llamactl.config.toml_tables import Place, find_close_key, parse_table
+from llamactl.config.value_parsers import show_value
 from llamactl.escape import escape_text
 from llamactl.paths import Paths
 from llamactl.settings import Config, GlobalSettings, ModelSettings, Problem

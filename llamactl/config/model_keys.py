@@ -30,9 +30,9 @@ from llamactl.config.kinds import (
     make_choice,
     make_integer,
     make_number,
-    parse_entries,
     show_plain,
 )
+from llamactl.config.value_parsers import parse_entries
 from llamactl.settings import TRAINED_CTX
 
 ALL_LAYERS = 65536

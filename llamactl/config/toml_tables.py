@@ -14,9 +14,9 @@ from typing import Any
 
 from llamactl.config.builtin_templates import check_template
 from llamactl.config.keys import Key
-from llamactl.config.kinds import list_reasons, show_value
 from llamactl.config.model_keys import CHAT_TEMPLATE_FILE, OTHER_NAMES
 from llamactl.config.read import UnreadableError, read_text
+from llamactl.config.value_parsers import list_reasons, show_value
 from llamactl.settings import ModelSettings, Problem
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
