@@ -1,6 +1,6 @@
 """Thousands of streams with deaths on all sides, and garbage for a minute: nothing lies, nothing is left behind.
 
-Seeds are fixed, so that a failure can be had again. LLAMACTL_FUZZ_S sets how long the fuzzing goes on (CI: 60).
+Seeds are fixed, so that a failure can be had again. LLAMACTL_FUZZ_S sets how long the fuzzing goes on (CI: 30).
 """
 
 import asyncio
