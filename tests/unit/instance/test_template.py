@@ -105,9 +105,9 @@ def test_template_may_refuse_the_messages() -> None:
     ],
 )
 def test_what_templates_have_no_business_with_costs_them_the_request(source: str) -> None:
-    started_s = time.monotonic()
+    started_s = time.process_time()
     refuse(source)
-    assert time.monotonic() - started_s < 5
+    assert time.process_time() - started_s < 5
 
 
 def test_loop_that_writes_nothing_ends() -> None:
