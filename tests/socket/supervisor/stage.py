@@ -20,7 +20,15 @@ from llamactl.child.orders import ChildEnvironment
 from llamactl.child.properties import Surroundings, choose_model_properties
 from llamactl.names import Role, format_unit, parse_unit
 from llamactl.paths import Paths
-from llamactl.protocol.control_socket import ClientHello, ClientRole, ListRequest, ModelList, ServerMessage
+from llamactl.protocol.control_socket import (
+    ClientHello,
+    ClientRole,
+    ListRequest,
+    ModelList,
+    ModelNotice,
+    ServerMessage,
+    SubscribeRequest,
+)
 from llamactl.protocol.lines import VERSION, LineReader, encode_message
 from llamactl.protocol.report_socket import ChildHello, ChildRole, ChildState, OrderMessage, Report
 from llamactl.supervisor import line_server, units
@@ -49,6 +57,7 @@ class Systemd:
     def __init__(self) -> None:
         self.units: dict[str, FakeUnit] = {}
         self.started: asyncio.Queue[str] = asyncio.Queue()
+        self.made: asyncio.Queue[str] = asyncio.Queue()
         self.stopped: asyncio.Queue[str] = asyncio.Queue()
         self.refusals: deque[tuple[ManagerError, bool]] = deque()
         self.controllers: tuple[str, ...] = ()
@@ -98,6 +107,7 @@ class Systemd:
             refusal, applied = self.refusals.popleft()
         if applied:
             self.units[unit] = FakeUnit(dict(entry.split("=", 1) for entry in properties["Environment"]))
+            self.made.put_nowait(unit)
         if refusal is not None:
             raise refusal
         on_begun()
@@ -216,6 +226,11 @@ class Stage:
         await connection.receive()
         return connection
 
+    async def wait_unit(self, unit: str) -> None:
+        """Until it is there, whether the supervisor has been told so or not."""
+        while await asyncio.wait_for(self.systemd.made.get(), TIMEOUT_S) != unit:
+            pass
+
     async def wait_start(self, name: str) -> Connection:
         """The child of a model's unit, when that has been started."""
         while await asyncio.wait_for(self.systemd.started.get(), TIMEOUT_S) != format_unit(Role.MODEL, name):
@@ -226,6 +241,16 @@ class Stage:
         """The state of each model, as a client is told."""
         client.send(ListRequest(id=999))
         return {model.name: str(model.state) for model in (await client.receive_kind(ModelList)).models}
+
+    async def wait_state(self, name: str, state: str) -> None:
+        """Be told of a model until it is in this state."""
+        watcher = await self.connect_client()
+        watcher.send(SubscribeRequest(id=1))
+        found = [model for model in (await watcher.receive_kind(ModelList)).models if model.name == name]
+        while not found or found[0].state != state:
+            notice: ModelNotice = await watcher.receive_kind(ModelNotice)
+            found = [notice.model] if notice.model.name == name else found
+        watcher.writer.close()
 
     def make_report(self, state: ChildState, **more: Any) -> Report:
         return Report(seq=next(self._sequence), state=state, **more)

@@ -38,8 +38,7 @@ def test_a_start_whose_reply_is_lost_is_looked_for_and_charged_to_nobody(stage: 
         stage.systemd.refusals.extend([(lost, False), (lost, applied)])
         client.send(LoadRequest(id=1, model="a"))
         if applied:
-            while UNIT not in stage.systemd.units:
-                await asyncio.sleep(0)
+            await stage.wait_unit(UNIT)
             child = await stage.connect_child("a")
         else:
             child = await stage.wait_start("a")
@@ -87,12 +86,10 @@ def test_a_unit_that_somebody_starts_by_hand_is_adopted(stage: Stage) -> None:
         await load(stage, client)
         environment = stage.systemd.units[UNIT].environment
         stage.systemd.end(UNIT, "signal", 9)
-        while await stage.list_states(client) != {"a": "failed"}:
-            pass
+        await stage.wait_state("a", "failed")
         stage.systemd.units[UNIT] = FakeUnit(environment)
         stage.systemd.become_active(UNIT)
-        while await stage.list_states(client) != {"a": "loading"}:
-            pass
+        await stage.wait_state("a", "loading")
         child = await stage.connect_child("a")
         child.send(stage.make_report(ChildState.READY))
         await child.receive_kind(Ack)
@@ -137,8 +134,7 @@ def test_what_no_signal_told_of_is_found_by_comparing_and_counted(
         if change is start_unheard:
             await asyncio.wait_for(stage.systemd.stopped.get(), 10)
         else:
-            while await stage.list_states(client) != {"a": "unloaded"}:
-                pass
+            await stage.wait_state("a", "unloaded")
         assert supervisor.machine_status().corrections == 1
         await supervisor.stop()
 

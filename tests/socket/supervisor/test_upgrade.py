@@ -56,8 +56,7 @@ def test_a_load_in_the_moment_without_files_waits_and_is_no_failure(
             pass
         uninstall(tmp_path)
         stage.systemd.die_unheard(UNIT)
-        while await stage.list_states(client) != {"a": "loading"}:
-            pass
+        await stage.wait_state("a", "loading")
         assert UNIT not in stage.systemd.units, "it is not started while nothing is there"
         install(tmp_path, "2")
         child = await stage.wait_start("a")

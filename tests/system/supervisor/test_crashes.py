@@ -5,6 +5,7 @@ The instance: the answers that it was giving. The front: the connections that ar
 
 import json
 import os
+import shutil
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -201,3 +202,18 @@ def test_junk_on_the_sockets_harms_nobody(two: Llamactl) -> None:
                     pass
     assert two.list_loaded()["a"]["state"] == "ready"
     assert two.chat("a").status == 200
+
+
+def test_supervisor_comes_back_when_what_kept_it_from_starting_is_gone(llamactl: Llamactl) -> None:
+    in_the_way = PATHS.control_socket.parent
+    shutil.rmtree(in_the_way, ignore_errors=True)
+    in_the_way.write_text("no directory")
+    try:
+        assert run("systemctl", "start", "llamactl.service", check=False).returncode != 0
+        for _ in range(3):
+            llamactl.wait_event("supervisor_not_started")
+            llamactl.cursor = journal.acquire_cursor()
+    finally:
+        in_the_way.unlink()
+    llamactl.wait_event("supervisor_started")
+    assert show("llamactl.service", "StartLimitIntervalUSec") == "0"
