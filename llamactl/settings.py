@@ -42,6 +42,15 @@ class AccessLog(StrEnum):
     INFO = "info"
 
 
+class HttpControl(StrEnum):
+    """Who may load and unload models by HTTP."""
+
+    OPEN = "open"
+    """Whoever reaches the front."""
+    ADMIN = "admin"
+    """Those who may use the control socket, and on the Unix socket alone, where they can be told from others."""
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How the next token is chosen: llama-server's names, and llama.cpp's defaults."""
 
@@ -189,6 +198,7 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Names that a Host header may hold on TCP besides localhost and addresses; `*.NAME`: all below it; `*`: any."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may use the endpoint; `*`: all, `localhost`: those of this machine."""
+    http_control: HttpControl = HttpControl.OPEN
     access_log: AccessLog = AccessLog.INFO
 
 

@@ -15,6 +15,7 @@ from llamactl.config.kinds import (
     make_choice,
     make_integer,
 )
+from llamactl.settings import HttpControl
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -117,6 +118,13 @@ GLOBAL_KEYS: tuple[MachineKey, ...] = (
         "cors_origins",
         ORIGINS,
         'Origins whose pages may use the endpoint from a browser; `"*"`: all, `"localhost"`: those of this machine.',
+        applies=AT_ONCE,
+    ),
+    MachineKey(
+        "http_control",
+        make_choice(tuple(HttpControl)),
+        'Who may load and unload models by HTTP: `"open"`: all who reach the front, `"admin"`: members of '
+        "`llamactl-admin`, on the Unix socket.",
         applies=AT_ONCE,
     ),
     MachineKey("access_log", ACCESS_LOG, "The level at which each request is logged.", applies=AT_ONCE),

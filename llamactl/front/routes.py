@@ -16,6 +16,7 @@ from llamactl import __version__, endpoints
 from llamactl.endpoints import format_http_error
 from llamactl.errors import RETRY_SOON_S, ErrorCode, LlamactlError
 from llamactl.front.control import Reply
+from llamactl.front.control_rights import require_admin, require_control
 from llamactl.front.exchange import Exchange
 from llamactl.front.http.body import HELD_BYTES, BodyStream
 from llamactl.front.http.guard import Guard
@@ -303,6 +304,7 @@ def _answer_health(request: _Request) -> None:
 
 def _answer_models(request: _Request) -> None:
     if is_set(request.head.query, "reload"):
+        require_admin(request.client, "read the configuration again", "`llamactl reload`")
         _ask(request, lambda number: ReloadRequest(id=number), lambda request, _: _list_models(request))
     else:
         _list_models(request)
@@ -332,6 +334,7 @@ def _require_one(reply: Reply, name: str) -> ModelStatus:
 
 
 def _answer_load(request: _Request) -> None:
+    require_control(request.client, request.front.settings, "load a model", "`llamactl load`")
     name = require_model(request.head, request.read_members())
     check_length(name)
 
@@ -349,6 +352,7 @@ def _answer_load(request: _Request) -> None:
 
 
 def _answer_unload(request: _Request) -> None:
+    require_control(request.client, request.front.settings, "unload a model", "`llamactl unload`")
     name = require_model(request.head, request.read_members())
     check_length(name)
     _ask(request, lambda number: UnloadRequest(id=number, model=name, wait=False), _answer_success)

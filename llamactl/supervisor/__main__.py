@@ -7,12 +7,12 @@ that hangs is a daemon that systemd restarts.
 
 import asyncio
 import contextlib
-import grp
 import signal
 import sys
 
 from llamactl import __version__
 from llamactl.errors import LlamactlError
+from llamactl.groups import ADMIN, MODEL, acquire_group
 from llamactl.journal_events import JournalEvent
 from llamactl.paths import Paths, acquire_paths
 from llamactl.supervisor.daemon import Supervisor
@@ -23,14 +23,6 @@ from llamactl.systemd.notify import Notifier
 from llamactl.tasks import TaskSet
 
 _log = get_logger()
-
-
-def acquire_group(name: str) -> int | None:
-    """The id of a group; None where it does not exist, as before the installation of sysusers.d."""
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return None
 
 
 async def run(paths: Paths) -> int:
@@ -44,7 +36,7 @@ async def run(paths: Paths) -> int:
         loop.add_signal_handler(number, ended.set)
     loop.add_signal_handler(signal.SIGHUP, reload.set)
     try:
-        await supervisor.start(acquire_group("llamactl-admin"), acquire_group("llamactl-model"))
+        await supervisor.start(acquire_group(ADMIN), acquire_group(MODEL))
     except (ManagerError, OSError) as error:
         _log.error(JournalEvent.SUPERVISOR_NOT_STARTED, reason=str(error))
         await _hold_back(ended, notifier, f"cannot start: {error}")

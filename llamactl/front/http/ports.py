@@ -41,6 +41,9 @@ class Answering(Protocol):
         """The address of a client on TCP; empty for one on the Unix socket."""
 
     @property
+    def transport(self) -> asyncio.Transport: ...
+
+    @property
     def record(self) -> RequestRecord:
         """Of the request."""
 

@@ -22,6 +22,7 @@ from llamactl.protocol.control_socket import (
 )
 from llamactl.protocol.descriptions import ModelStatus
 from llamactl.protocol.values import LoadFailure, State
+from llamactl.settings import HttpControl
 from tests.http_errors import check_error
 from tests.socket.front.conftest import format_post
 from tests.socket.front.test_guard import configure
@@ -77,6 +78,35 @@ def test_models_are_listed(stage: Any, path: str) -> None:
         assert world.supervisor.count(ReloadRequest) == 0
         assert (await client.get(path + "?reload=1")).json() == listing
         assert world.supervisor.count(ReloadRequest) == 1
+
+    stage(scenario)
+
+
+@pytest.mark.parametrize(
+    ("control", "path", "is_open"),
+    [
+        (HttpControl.OPEN, "/models?reload=1", False),
+        (HttpControl.OPEN, "/models/load", True),
+        (HttpControl.OPEN, "/models/unload", True),
+        (HttpControl.ADMIN, "/models/load", False),
+        (HttpControl.ADMIN, "/models/unload", False),
+    ],
+)
+def test_who_sends_over_tcp_may_do_what_anybody_may(stage: Any, control: HttpControl, path: str, is_open: bool) -> None:
+    async def scenario(world: Any) -> None:
+        await set_up(world)
+        await configure(world, http_control=control)
+        for is_tcp in (True, False):  # on the Unix socket it is root who asks
+            client = await world.connect(tcp=is_tcp)
+            answer = await (client.get(path) if "reload" in path else client.post(path, {"model": "b"}))
+            if is_open or not is_tcp:
+                assert answer.status != 403
+                continue
+            assert answer.status == 403
+            check_error(answer.json()["error"], path.partition("?")[0], 403)
+            assert "llamactl-admin" in answer.json()["error"]["message"]
+            for kind in (ReloadRequest, LoadRequest, UnloadRequest):
+                assert world.supervisor.count(kind) == 0
 
     stage(scenario)
 

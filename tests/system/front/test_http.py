@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.http_errors import check_error
-from tests.system.harness import Llamactl
+from tests.system.harness import PATHS, Llamactl, run
 
 
 @pytest.fixture
@@ -38,6 +38,30 @@ def test_models_are_loaded_and_unloaded_by_request(front: Llamactl) -> None:
     front.wait_event("model_unloaded", LLAMACTL_MODEL="a")
     assert front.post("/models/unload", {"model": "a"}).status == 400
     assert front.post("/models/load", {"model": "nobody"}).status == 404
+
+
+def ask_as_stranger(path: str, groups: str) -> tuple[int, str]:
+    """A request of user `nobody` on the Unix socket: the answer's status, and the answer."""
+    data = () if "?" in path else ("-d", '{"model": "a"}')
+    command = ("curl", "-s", *data, "-w", "\n%{http_code}", "--unix-socket", str(PATHS.http_socket))
+    stranger = ("--quiet", "--pipe", "--wait", "--collect", "--property=User=nobody")
+    done = run("systemd-run", *stranger, f"--property=SupplementaryGroups={groups}", *command, f"http://x{path}")
+    text, _, status = done.stdout.rpartition("\n")
+    return int(status), text
+
+
+def test_control_by_http_is_kept_to_its_group(front: Llamactl) -> None:
+    assert ask_as_stranger("/models/load", "llamactl")[0] == 200
+    front.wait_event("instance_ready", LLAMACTL_MODEL="a")
+    refused, why = ask_as_stranger("/models?reload=1", "llamactl")
+    assert (refused, "no member of llamactl-admin" in why) == (403, True)
+    assert ask_as_stranger("/models?reload=1", "llamactl llamactl-admin")[0] == 200
+    front.write_settings(max_body="1 MiB", http_control="admin")
+    front.cli("reload")
+    assert ask_as_stranger("/models/unload", "llamactl")[0] == 403
+    assert list(front.list_loaded()) == ["a"]
+    assert ask_as_stranger("/models/unload", "llamactl llamactl-admin")[0] == 200
+    front.wait_event("model_unloaded", LLAMACTL_MODEL="a")
 
 
 @pytest.mark.parametrize(
