@@ -53,6 +53,7 @@ class Paths:
         return self.models_dir / slug
 
     def instance_socket(self, slug: str) -> Path:
+        """The socket on which one instance serves."""
         return self.models_dir / slug / "http.sock"
 
 

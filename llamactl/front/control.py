@@ -141,6 +141,7 @@ class Control:
                 self._listener.handle_message(message)
 
     def on_batch_end(self) -> None:
+        """Tell the listener that all messages which came together have been handled."""
         self._listener.handle_batch_end()
 
     def _send_waiting(self) -> None:

@@ -51,6 +51,7 @@ class EventLog:
             self.on_model(model, now_s)
 
     def on_model(self, model: ModelStatus, now_s: float) -> None:
+        """Log what has changed of a model since it was told last; one that is unlisted counts as removed."""
         if self.known is None:
             return
         if model.unlisted:
@@ -66,6 +67,7 @@ class EventLog:
             self._append(model.name, "model_memory", {"memory": format_memory(model.memory)})
 
     def on_removed(self, name: str) -> None:
+        """Log that a model is gone from the lists; nothing for one that was never in them."""
         if self.known is not None and self.known.pop(name, None) is not None:
             self._told_s.pop(name, None)
             self._due_s.pop(name, None)
@@ -79,6 +81,7 @@ class EventLog:
     # --- time ---
 
     def next_due_s(self) -> float | None:
+        """The moment at which progress that was held back may be told; None: there is none."""
         return min(self._due_s.values(), default=None)
 
     def tell_due(self, now_s: float) -> None:

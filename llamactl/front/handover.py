@@ -81,9 +81,11 @@ class Predecessor:
         return self._link >= 0
 
     def say_ready(self) -> None:
+        """Tell it that this process serves: it takes no new connection from now on."""
         self._say(b"ready %d\n" % os.getpid())
 
     def say_leaving(self) -> None:
+        """Tell it that this process ends in order, and needs no replacement by it."""
         self._say(b"leaving\n")
 
     def _say(self, line: bytes) -> None:

@@ -111,6 +111,7 @@ class LeaseQueue:
             pending.id = 0
 
     def note_progress(self, progress: Progress) -> None:
+        """Note how far the load is for which a request waits."""
         pending = self._sent.get(progress.id)
         if pending is not None:
             pending.progress = progress

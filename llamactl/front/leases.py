@@ -178,6 +178,7 @@ class LeaseTable:
     # --- facts ---
 
     def leases(self) -> list[Lease]:
+        """All leases that are held now."""
         return list(self._leases.values())
 
     # --- inside ---

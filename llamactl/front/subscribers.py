@@ -72,6 +72,7 @@ class Subscribers:
             self._keep_alive_timer = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
 
     def discard(self, stream: "EventStream") -> None:
+        """Send a stream nothing any more; one that is unknown is none either."""
         self._streams.discard(stream)
 
     def close(self) -> None:
@@ -148,6 +149,7 @@ class EventStream:
             self._send(events)
 
     def keep_alive(self) -> None:
+        """Send a comment where nothing was sent since the last call, so that nobody takes the stream for dead."""
         if not self._client.is_behind() and not self._was_sent:
             self._send(KEEP_ALIVE)
         self._was_sent = False

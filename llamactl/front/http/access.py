@@ -91,6 +91,7 @@ class RequestRecord:
                 self.completion_tokens = _read_number(_PREDICTED_N, tail, at)
 
     def end_wait(self, now_s: float) -> None:
+        """Add the time since the request was queued to its waiting; nothing for one that does not wait."""
         if self.queued_s:
             self.waited_s += now_s - self.queued_s
             self.queued_s = 0.0

@@ -97,6 +97,7 @@ class Guard:
         )
 
     def is_preflight(self, head: RequestHead) -> bool:
+        """Whether a browser asks what a page may request, and pages of other origins may anything at all."""
         return self.has_cors and head.method == b"OPTIONS" and head.find(b"access-control-request-method") is not None
 
 

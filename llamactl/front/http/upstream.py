@@ -254,6 +254,7 @@ class UpstreamPool:
                 return
 
     def keep(self, upstream: Upstream) -> None:
+        """Keep an idle connection for the next request, as far as there are not many already."""
         idle = self._idle.get(upstream.key)
         if idle is None:
             idle = self._idle[upstream.key] = []
@@ -276,6 +277,7 @@ class UpstreamPool:
             upstream.abandon()
 
     def list_keys(self) -> list[str]:
+        """List the instances to which connections are kept, by their keys."""
         return list(self._idle)
 
     def close(self) -> None:

@@ -78,6 +78,7 @@ class Embedder:
         return bool(self._tasks)
 
     def read_load(self) -> Load:
+        """Read how many jobs run, at most one, and how many wait for it."""
         n_tasks = len(self._tasks)
         return Load(min(n_tasks, 1), max(0, n_tasks - 1))
 

@@ -108,6 +108,7 @@ class Generator:
         return bool(self._waiting or self._running or self._news)
 
     def read_load(self) -> Load:
+        """Read how many sequences run, and how many wait for a slot."""
         return Load(len(self._running), len(self._waiting))
 
     def list_running(self) -> list[Sequence]:

@@ -72,6 +72,7 @@ class Prototype:
         weakref.finalize(self, llama.llama_sampler_free, sampler).atexit = False
 
     def clone(self) -> Any:
+        """Clone the sampler of llama.cpp, which the caller frees."""
         return llama.llama_sampler_clone(self._sampler)
 
 

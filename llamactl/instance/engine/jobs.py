@@ -172,6 +172,7 @@ class Mailbox:
     _waiter: asyncio.Future[None] | None = None
 
     def push(self, index: int, event: Event) -> None:
+        """Put in an event of the job of this index, and wake who waits."""
         self._events.append((index, event))
         self._wake()
 
@@ -211,6 +212,7 @@ class Job:
     cancelled: bool = False
 
     def push(self, event: Event) -> None:
+        """Put an event into the mailbox that the jobs of its request share."""
         self.mailbox.push(self.index, event)
 
     async def receive(self) -> list[Event]:

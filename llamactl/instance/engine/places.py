@@ -28,6 +28,7 @@ class Contents:
         self._n_given = 0
 
     def give(self, content: Hashable) -> int:
+        """Give a content its number, which it keeps while it is among the last that were asked for."""
         number = self._numbers.get(content)
         if number is None:
             self._n_given += 1

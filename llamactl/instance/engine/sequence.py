@@ -79,6 +79,7 @@ class Sequence:
         return None if n_known >= len(self.request.prompt) else n_known - 1
 
     def measure_timings(self, now_s: float) -> Timings:
+        """Measure llama-server's `timings` up to `now_s`, in milliseconds."""
         return Timings(
             cache_n=self.n_cached,
             prompt_n=len(self.request.prompt) - self.n_cached,
@@ -88,6 +89,7 @@ class Sequence:
         )
 
     def measure_progress(self, now_s: float) -> ProgressEvent:
+        """Measure how far the prompt has been read at `now_s`, in tokens and milliseconds."""
         n_processed = min(self.n_past, len(self.request.prompt))
         elapsed_ms = (now_s - self.started_s) * 1e3
         timings = None

@@ -74,6 +74,7 @@ class NativeFormat(EventFormat):
         return finals[0] if len(finals) == 1 else finals
 
     def format_final(self, index: int, answer: Answer) -> dict[str, Any]:
+        """Format the last event of choice `index`, which is its whole answer as well."""
         finish = answer.finish
         final = {
             "index": index,
