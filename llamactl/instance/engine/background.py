@@ -2,7 +2,7 @@
 grammars: on threads of their own, counted, because the model must not be freed under them.
 
 Such work cannot be called off. The pool that other work shares stays free of it, and the end of the process does not
-wait.
+wait. Each has a thread of its own, however many there are; a few threads are kept for the next.
 """
 
 import asyncio
@@ -10,6 +10,8 @@ import ctypes
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -44,24 +46,47 @@ class BackgroundWork:
             await asyncio.wait(self._running)
 
 
+_MAX_IDLE = 4
+_idle: list["SimpleQueue[Callable[[], Callable[[], None]]]"] = []
+"""Of threads that wait for work: to start one takes as long as a short chat's prompt."""
+_idle_lock = threading.Lock()
+
+
 def _run_on_thread(work: Callable[[], _T]) -> "asyncio.Future[_T]":
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[_T] = loop.create_future()
 
-    def run() -> None:
+    def run() -> Callable[[], None]:
         try:
             result = work()
         except Exception as error:
-            report(_fail, outcome, error)
-        else:
-            report(outcome.set_result, result)
+            return partial(report, _fail, outcome, error)
+        return partial(report, outcome.set_result, result)
 
     def report(function: Callable[..., None], *args: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed: the process ends
             loop.call_soon_threadsafe(function, *args)
 
-    threading.Thread(target=run, name="background", daemon=True).start()
+    with _idle_lock:
+        queue = _idle.pop() if _idle else None
+    if queue is None:
+        queue = SimpleQueue()
+        threading.Thread(target=_serve, args=(queue,), name="background", daemon=True).start()
+    queue.put(run)
     return outcome
+
+
+def _serve(queue: "SimpleQueue[Callable[[], Callable[[], None]]]") -> None:
+    """Before an outcome is told the thread is idle: who asks for more with it in hand finds it."""
+    is_kept = True
+    while is_kept:
+        tell = queue.get()()
+        with _idle_lock:
+            is_kept = len(_idle) < _MAX_IDLE
+            if is_kept:
+                _idle.append(queue)
+        tell()
+        del tell  # and what was told with it
 
 
 def _fail(outcome: "asyncio.Future[Any]", error: Exception) -> None:
