@@ -29,7 +29,7 @@ _IGNORED: dict[type, str] = {
     ),
     responses.ResponsesBody: (
         "max_tool_calls stream_options user safety_identifier service_tier prompt_cache_key "
-        "prompt_cache_retention prompt_cache_options context_management moderation"
+        "prompt_cache_retention prompt_cache_options context_management moderation client_metadata"
     ),
     messages.MessagesBody: "cache_control metadata service_tier inference_geo speed diagnostics betas",
     bodies.EmbeddingBody: "user",

@@ -1,11 +1,11 @@
-"""Can agents do their work, in the words that each of them speaks? Codex by Responses, Claude Code by Messages:
-requests as they send them, a task of a call and its result each. The model is scripted; template, grammar and parser
-are the real ones.
+"""Can agents do their work, in the words that each of them speaks? Codex by Responses, Claude Code by Messages,
+opencode and Qwen Code by chats: requests as they send them, a task of calls and their results each. The model is
+scripted; template, grammar and parser are the real ones.
 """
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anthropic
@@ -14,6 +14,8 @@ import openai
 import pytest
 
 from tests.socket.instance.scripted import ScriptedModel, run_scripted
+
+Turn = dict[str, Any]
 
 EPHEMERAL = {"type": "ephemeral"}
 THOUGHT = "<think>\nI must look at it.\n</think>\n\n"
@@ -118,6 +120,8 @@ def test_codex_does_a_task(model: ScriptedModel) -> None:
     second = ask_codex(model, *map(pass_back, first["output"]), result)
     assert [item["type"] for item in second["output"]] == ["message"]
     assert second["output"][0]["content"][0]["text"] == "It is wild."
+    cached = second["usage"]["input_tokens_details"]["cached_tokens"]
+    assert cached > 0.8 * second["usage"]["input_tokens"], "the first turn was in memory"
     assert [tool["type"] for tool in second["tools"]] == ["function", "namespace", "custom"], "the web is not searched"
 
 
@@ -376,6 +380,118 @@ def test_tokens_of_tools_are_counted_as_they_are_read(model: ScriptedModel, clie
     counted = client.messages.count_tokens(model="scripted", messages=ASK["messages"], tools=ASK["tools"])
     usage = client.messages.create(**ASK).usage
     assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+
+
+# --- opencode, Qwen Code ---
+
+OPENCODE_FIELDS = {"content-type": "application/json", "authorization": "Bearer none", "user-agent": "ai-sdk/5"}
+EDITORS_TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"{name}s " * 200,
+            "parameters": {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "type": "object",
+                "properties": {argument: {"type": "string", "description": "what"} for argument in arguments},
+                "required": arguments,
+                "additionalProperties": False,
+            },
+        },
+    }
+    for name, arguments in (("read", ["path"]), ("edit", ["path", "old", "new"]), ("run", ["command"]))
+]
+TASK = [
+    (THOUGHT + "First." + call("read", path="a.txt"), "1: forty-one"),
+    ("Second." + call("edit", path="a.txt", old="forty-one", new="forty-two"), "Edit applied."),
+    (THOUGHT + "Third." + call("run", command="wc a.txt"), "10\n"),
+    ("Done.", ""),
+]
+"""What is said, and what comes of it."""
+
+
+def make_opencode(*turns: Turn) -> Turn:
+    opening = [{"role": "system", "content": "You are opencode."}, {"role": "user", "content": "Say forty-two."}]
+    return {"max_tokens": 32000, "messages": [*opening, *turns], "tools": EDITORS_TOOLS, "tool_choice": "auto"}
+
+
+def make_qwen_code(*turns: Turn) -> Turn:
+    """Every text in parts, results too, and an answer of its own making in the beginning."""
+    opening = [
+        {"role": "system", "content": "You are Qwen Code."},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "We are setting up."}, {"type": "text", "text": "Linux"}],
+        },
+        {"role": "assistant", "content": "Got it. Thanks for the context!"},
+        {"role": "user", "content": [{"type": "text", "text": "Say forty-two."}]},
+    ]
+    results = [
+        {**turn, "content": [{"type": "text", "text": turn["content"]}]} if turn["role"] == "tool" else turn
+        for turn in turns
+    ]
+    return {"max_tokens": 8000, "messages": [*opening, *results], "tools": EDITORS_TOOLS}
+
+
+def ask_editor(model: ScriptedModel, body: Turn) -> tuple[Turn, str, Any]:
+    """The message as such a client passes it back, why it ended, and the usage."""
+    streamed = {"model": "scripted", "stream": True, "stream_options": {"include_usage": True}, **body}
+    with contextlib.closing(model.child.connect()) as connection:
+        connection.request("POST", "/v1/chat/completions", json.dumps(streamed), OPENCODE_FIELDS)
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        events = [line[6:] for line in response.read().decode().splitlines() if line.startswith("data: ")]
+    assert events.pop() == "[DONE]"
+    content, reasoning, reason, usage = "", "", "", None
+    calls: dict[int, Turn] = {}
+    for chunk in map(json.loads, events):
+        usage = chunk.get("usage") or usage
+        for choice in chunk["choices"]:
+            delta = choice["delta"]
+            content += delta.get("content") or ""
+            reasoning += delta.get("reasoning_content") or ""
+            reason = choice["finish_reason"] or reason
+            for piece in delta.get("tool_calls", ()):
+                new = {"id": piece.get("id"), "type": "function", "function": {"name": "", "arguments": ""}}
+                function = calls.setdefault(piece["index"], new)["function"]
+                for key, text in piece["function"].items():
+                    function[key] += text
+    message: Turn = {"role": "assistant", "content": content, "tool_calls": list(calls.values())}
+    if reasoning:
+        message["reasoning_content"] = reasoning.strip()
+    return {key: value for key, value in message.items() if value}, reason, usage
+
+
+@pytest.mark.parametrize("make", [make_opencode, make_qwen_code])
+def test_editor_does_a_task_of_several_calls(model: ScriptedModel, make: Callable[..., Turn]) -> None:
+    keys = ("Say forty-two.", "First.", "Second.", "Third.")
+    model.say(*((key, said) for key, (said, _) in zip(keys, TASK, strict=True)))
+    turns: list[Turn] = []
+    for number, (said, result) in enumerate(TASK):
+        message, reason, usage = ask_editor(model, make(*turns))
+        assert message["content"].strip() == ("First.", "Second.", "Third.", "Done.")[number]
+        assert message.get("reasoning_content", "") == ("I must look at it." if "<think>" in said else "")
+        if number:
+            cached = usage["prompt_tokens_details"]["cached_tokens"]
+            assert cached > 0.8 * usage["prompt_tokens"], "the turns before were in memory"
+        if not result:
+            assert reason == "stop"
+            assert "tool_calls" not in message
+            break
+        (made,) = message["tool_calls"]
+        assert reason == "tool_calls"
+        assert call(made["function"]["name"], **json.loads(made["function"]["arguments"])) in said
+        turns += [message, {"role": "tool", "tool_call_id": made["id"], "content": result}]
+
+
+def test_agents_send_no_field_that_nothing_knows(model: ScriptedModel) -> None:
+    model.say(("", "It is."))
+    ask_codex(model)
+    ask_claude_code(model, make_claude_code())
+    for make in (make_opencode, make_qwen_code):
+        ask_editor(model, make())
+    assert "field ignored" not in model.child.errors
 
 
 REFUSES_LATER_SYSTEM = """\
