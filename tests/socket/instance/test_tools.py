@@ -207,6 +207,16 @@ def test_demanded_call_is_made(model: ScriptedModel, client: openai.OpenAI, choi
     assert (names, reason) == (["get_weather"], "tool_calls")
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_answer_does_not_end_before_a_demanded_call(model: ScriptedModel, client: openai.OpenAI, choice: Any) -> None:
+    """The model would end it there. Text may come first, as in llama.cpp's grammar."""
+    model.say(("Paris", "It rains."))
+    message = complete(client, tool_choice=choice, max_tokens=40).choices[0]
+    assert message.finish_reason == "length"
+    assert message.message.content.startswith("It rains.")
+    assert complete(client, max_tokens=40).choices[0].finish_reason == "stop"
+
+
 def test_demanded_call_may_be_of_some_functions_only(model: ScriptedModel, client: openai.OpenAI) -> None:
     model.say(("Paris", CALL_TIME))
     allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
@@ -228,6 +238,18 @@ def test_call_that_is_cut_off_ends_with_length(model: ScriptedModel, client: ope
     assert whole.message.tool_calls[0].function.arguments == streamed.calls[0]["arguments"]
     assert '{"city": "Paris", "days": 2}'.startswith(streamed.calls[0]["arguments"])
     assert whole.message.content is None
+
+
+def test_tokens_of_a_chat_are_counted_as_they_are_read(model: ScriptedModel, client: openai.OpenAI) -> None:
+    model.say(("Paris", "It rains."))
+    counts = []
+    for tools in (TOOLS, TOOLS[:1]):
+        usage = complete(client, tools=tools).usage
+        body = {"messages": ASK, "tools": tools, "stream": True}
+        status, counted = model.child.request("POST", "/v1/chat/completions/input_tokens", body)
+        assert (status, counted["input_tokens"]) == (200, usage.prompt_tokens)
+        counts.append(usage.prompt_tokens)
+    assert counts[0] > counts[1]
 
 
 class GetWeather(BaseModel):

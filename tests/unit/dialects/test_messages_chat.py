@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from llamactl.bodies import ChatBody, ContentPart, ImageUrl, SamplingBody, parse_body
+from llamactl.dialects.check import check_body
 from llamactl.dialects.common import open_reasoning, seal_reasoning
 from llamactl.dialects.messages import MessagesBody
 from llamactl.dialects.messages_chat import convert_messages
 from llamactl.errors import LlamactlError
+from llamactl.instance.http.parameters import choose_max_tokens
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"name": "look", "description": "looks", "input_schema": {"type": "object", "properties": {"at": {}}}}
@@ -145,6 +147,14 @@ def test_format_is_a_schema() -> None:
         assert chat.response_format is not None
         assert chat.response_format.json_schema is not None
         assert chat.response_format.json_schema.schema == {"type": "string"}
+
+
+def test_answer_without_max_tokens_is_as_long_as_a_chats() -> None:
+    """Anthropic demands it; llama-server, whose clients come here, too, does not."""
+    chat = convert(max_tokens=None)
+    assert choose_max_tokens(chat, -1) is None
+    assert choose_max_tokens(chat, 7) == 7, "the model's `n_predict`"
+    check_body("messages", json.dumps({"messages": [USER]}).encode())
 
 
 def test_how_tokens_are_chosen_is_said_in_the_same_words() -> None:
