@@ -11,7 +11,8 @@ from pathlib import Path
 
 from llamactl.config.keys import Key, MachineKey, Measured, ModelKey, show_default
 from llamactl.config.machine_keys import GLOBAL_KEYS
-from llamactl.config.model_keys import DIRECTORY_KEYS, MODEL_KEYS, SAMPLING_KEYS
+from llamactl.config.model_keys import DIRECTORY_KEYS, MODEL_KEYS
+from llamactl.config.sampling_keys import SAMPLING_KEYS
 from llamactl.settings import GlobalSettings, ModelSettings, Sampling
 
 _BLOCK = re.compile(r"(<!-- keys: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llamactl.config.model_keys import SAMPLING_KEYS
+from llamactl.config.sampling_keys import SAMPLING_KEYS
 from llamactl.settings import Sampling, decode_spec, encode_spec
 from tests.unit.config.tree import Tree
 
