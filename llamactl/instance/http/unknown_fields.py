@@ -1,7 +1,8 @@
 """Which fields of a request does nothing here know? They change nothing, as with llama-server, and the journal says so
 once for each: a client that relies on one finds out why nothing comes of it.
 
-Only a body's own fields are looked at, not what is nested in them. Those that docs/http.md calls ignored are known.
+Only a body's own fields are looked at, not what is nested in them. Those that docs/http.md calls ignored are known, but
+not those of which it says that they are not done yet.
 """
 
 from collections.abc import Collection
@@ -23,9 +24,9 @@ _IGNORED: dict[type, str] = {
         "safety_identifier metadata store service_tier prompt_cache_key prompt_cache_retention"
     ),
     bodies.ChatBody: (
-        "prediction parse_tool_calls reasoning_control reasoning_budget_start_tag "
+        "prediction parse_tool_calls reasoning_budget_start_tag "
         "reasoning_budget_end_tag reasoning_budget_end_tags chat_format chat_parser generation_prompt "
-        "message_delimiters verbosity"
+        "message_delimiters"
     ),
     responses.ResponsesBody: (
         "max_tool_calls stream_options user safety_identifier service_tier prompt_cache_key "

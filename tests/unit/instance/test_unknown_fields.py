@@ -34,6 +34,10 @@ def test_field_of_another_api_is_unknown() -> None:
     assert list_told(FieldWatch("m"), messages.MessagesBody, {"max_completion_tokens": 1}) == ["max_completion_tokens"]
 
 
+def test_field_that_is_not_done_yet_is_told_of() -> None:
+    assert list_told(FieldWatch("m"), bodies.ChatBody, {"messages": [], "verbosity": "low"}) == ["verbosity"]
+
+
 def test_bodies_begin_with_a_mark_or_not() -> None:
     with capture_logs() as lines:
         FieldWatch("m").look(b"\xef\xbb\xbf" + b'{"wat": 1}', bodies.ChatBody)
