@@ -385,7 +385,9 @@ def refuse_length(n_tokens: int, limit: int, field: str) -> LlamactlError:
     """Make the error that answers a request whose `field` has more tokens than the context holds: HTTP 400."""
     return LlamactlError(
         ErrorCode.CONTEXT_SIZE,
-        # In llama-server's words, by which clients know that they have to send less.
-        f"cannot take `{field}`: request ({n_tokens} tokens) exceeds the available context size ({limit} tokens)",
+        # In Anthropic's words and in llama-server's, by which clients know that they have to send less: Claude Code and
+        # LangChain look for the former (and LangChain for OpenAI's code, where its client shows the message alone).
+        f"cannot take `{field}`: prompt is too long: {n_tokens} tokens > {limit} maximum, "
+        f"request ({n_tokens} tokens) exceeds the available context size ({limit} tokens)",
         details={"n_prompt_tokens": n_tokens, "n_ctx": limit},
     )

@@ -150,7 +150,7 @@ def test_answer_follows_a_schema(client: anthropic.Anthropic) -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 def test_refusal_is_the_clients_own_exception(client: anthropic.Anthropic, streamed: bool) -> None:
     long: Any = [{"role": "user", "content": "hello " * 3000}]
-    for messages, word in ((long, "exceeds the available context size"), ([], "there are none")):
+    for messages, word in ((long, "prompt is too long: "), (long, " tokens > 1024 maximum"), ([], "there are none")):
         with pytest.raises(anthropic.BadRequestError) as refused:
             client.messages.create(model="tiny", messages=messages, max_tokens=3, stream=streamed)
         body: Any = refused.value.body

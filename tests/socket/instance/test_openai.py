@@ -131,6 +131,8 @@ def test_refusals_are_the_clients_own_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x" * 4000}])
     assert refused.value.type == "exceed_context_size_error"
+    assert "exceeds the available context size (1024 tokens)" in refused.value.message
+    assert "prompt is too long: " in refused.value.message
     with pytest.raises(openai.BadRequestError, match="cannot make embeddings"):
         client.embeddings.create(model="tiny", input="hello")
 
