@@ -269,18 +269,18 @@ def test_what_was_moved_is_the_beginning_of_no_prompt_and_is_forgotten_when_it_i
 
 
 def test_idle_text_goes_when_it_has_cost_as_much_as_decoding_it_again() -> None:
-    # 1,000 bytes of cells for each token, a hundredth of the model: after the price of 100 tokens it has been paid for.
+    # 1,000 bytes of cells for each token, a hundredth of the model.
     patience = choose_patience(n_ctx=2000, model_bytes=100_000, context_bytes=2_000_000)
-    assert patience == 100
+    assert patience == 200
     cells = Cells(range(4))
     old, young, busy, sharing = cells.prefixes
     for prefix, start in ((old, 100), (young, 200), (busy, 300)):
         cells.extend(prefix, range(start, start + 20))
     cells.copy(busy, sharing, 10)
     old.idle_since, young.idle_since, busy.busy = 50, 51, True
-    assert list_expired(cells.prefixes, 149, patience) == []
-    assert list_expired(cells.prefixes, 150, patience) == [old], "what others hold as well costs nothing"
-    assert list_expired(cells.prefixes, 151, patience) == [old, young]
+    assert list_expired(cells.prefixes, 249, patience) == []
+    assert list_expired(cells.prefixes, 250, patience) == [old], "what others hold as well costs nothing"
+    assert list_expired(cells.prefixes, 251, patience) == [old, young]
 
 
 def test_patience_has_no_end_where_tokens_have_no_cells() -> None:
