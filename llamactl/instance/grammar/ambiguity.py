@@ -11,6 +11,7 @@ llama.cpp, and nothing recurses: rules may be chained thousands deep.
 import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 MAX_STARTS = 16_384
 """Ways to reach a first character. Each is a stack for llama.cpp; the values of an enumeration are one each."""
@@ -89,6 +90,7 @@ class _Rule:
     alternatives: list[list[_Element]] = field(default_factory=lambda: [[]])
 
 
+@lru_cache(maxsize=16)  # programs send one schema with each request, and this takes longer than all else of it
 def check_ambiguity(text: str) -> None:
     """Raises AmbiguityError."""
     rules, terminals = _read_rules(text)
